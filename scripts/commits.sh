@@ -11,7 +11,7 @@ skip() {
   exit 0
 }
 
-# The hook's own commit, from which on messages are checked.
+# The commit that added the hook. Later messages are checked.
 if ! git rev-parse --verify --quiet HEAD >/dev/null 2>&1; then skip "these sources are in no git repository"; fi
 if [ "$(git rev-parse --is-shallow-repository)" = true ]; then skip "a shallow clone does not have them"; fi
 first=$(git log --diff-filter=A --format=%H -- scripts/hooks/commit-msg | tail -n 1)

@@ -19,7 +19,7 @@ fn main() {
         return;
     }
     // A program may dlopen and dlclose this library, but threads, signal handlers and call sites keep pointing into its
-    // code. The build with mutations keeps itself mapped (src/raw/dlopen.rs), unless told not to.
+    // code. The build with mutations keeps itself mapped (src/raw/dlopen.rs), unless a mutation prevents that.
     if env::var_os("CARGO_FEATURE_MUTATIONS").is_none() || target("ARCH") != "x86_64" {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }

@@ -334,7 +334,7 @@ static void waits(void)
 	works(&theirs), works(&ours);
 }
 
-/* A ring of the kernel is closed by a request of ours, and a registered ring of the other side stays usable. */
+/* A request on anyring's ring closes a ring of the kernel, and a registered ring of the other side stays usable. */
 static void files(void)
 {
 	struct io_uring theirs, ours, more;

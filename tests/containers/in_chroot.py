@@ -400,7 +400,7 @@ def main():
             print(f"{name} ...", flush=True)
             try:
                 test(engine)
-            except Exception as error:  # the next test tells more
+            except Exception as error:  # the next test runs nevertheless
                 failed += 1
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 print(f"FAILED: {name} (line {where.lineno}): {error!r}")

@@ -422,7 +422,7 @@ def main():
             began = time.monotonic()
             try:
                 why_not = test(engine)
-            except Exception as error:  # the next test tells more
+            except Exception as error:  # the next test runs nevertheless
                 bad += 1
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 print(f"FAILED: {kind}: {name} (line {where.lineno}): {error}", flush=True)

@@ -25,7 +25,7 @@ need_chroots() {
   python3 -c "$release_file" 2>/dev/null || skip "Debian's archive does not answer; DEBIAN_MIRROR names another"
 }
 
-# make_tree FOLDER SUITE PACKAGES: a system in FOLDER, once.
+# make_tree FOLDER SUITE PACKAGES: makes a system in FOLDER, unless there is one.
 make_tree() {
   [ ! -d "$1" ] || return 0
   local new=$1.new
@@ -41,7 +41,7 @@ make_tree() {
   mv "$new" "$1"
 }
 
-# make_base KEPT SUITE: the system alone, as KEPT/SUITE.tar, once.
+# make_base KEPT SUITE: makes a system without further packages as KEPT/SUITE.tar, unless there is one.
 make_base() {
   [ ! -f "$1/$2.tar" ] || return 0
   local folder

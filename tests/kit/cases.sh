@@ -2,7 +2,7 @@
 
 passed=0 failed=0 skipped=0
 
-# case_ NAME COMMAND...: one test, which passes if the command exits with 0.
+# case_ NAME COMMAND...: runs one test, which passes if the command exits with 0.
 case_() {
   local name=$1 output status
   shift
@@ -20,7 +20,7 @@ case_() {
   fi
 }
 
-# skip_ NAME REASON: a test that cannot run here.
+# skip_ NAME REASON: reports a test that cannot run here.
 skip_() {
   echo "skip: $1: $2"
   skipped=$((skipped + 1))

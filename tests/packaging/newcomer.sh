@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a newcomer does with a release's files, as the documents say: test-packages.sh runs this script as root in a fresh
-# Debian system without Rust, below a container engine's profile. The addresses of a release lead to RELEASE.
+# Does with a release's files what the documents tell a newcomer to do. test-packages.sh runs this script as root in a
+# fresh Debian system without Rust, under a container engine's profile. The addresses of a release lead to RELEASE.
 #
 # usage: tests/packaging/newcomer.sh RELEASE CLIENT        (CLIENT: a program that uses io_uring, for the action's steps)
 set -euo pipefail
@@ -13,11 +13,11 @@ export DEBIAN_FRONTEND=noninteractive
 folder=$(mktemp -d)
 cd "$folder"
 
-# What the documents take for granted: sudo asks nothing of root, and apt nothing of a script.
+# The documents assume that sudo asks root for nothing, and that apt asks a script for nothing.
 sudo() { "$@"; }
 apt() { apt-get -q -y --no-install-recommends "$@"; }
 
-# block DOCUMENT NUMBER: those commands.
+# block DOCUMENT NUMBER: prints the commands of that block.
 block() {
   awk -v wanted="$2" '/^```$/ { inside = 0 } inside; /^```sh$/ { inside = ++count == wanted }' "$sources/docs/$1" |
     sed "s|https://github.com/anyring/anyring/releases/download/v[0-9.]*/|file://$release/|"
@@ -35,7 +35,7 @@ works_where_it_is_unpacked() {
   fio_is_served "$PWD"/anyring-*-linux/bin
 }
 
-# fio_is_served FOLDER: by the anyring there.
+# fio_is_served FOLDER: checks that the anyring in FOLDER serves fio.
 fio_is_served() {
   local plain served
   { read -r plain && read -r served; } < <(block start.md 3)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The files of a release for aarch64, made on another machine: whole, all for that processor, the same bytes twice, signed.
-# On an emulated machine dpkg installs the package, the command and the drop-ins serve programs, and dpkg purges it.
+# Checks the files of a release for aarch64, made on another machine: they are complete, all for that processor, the same
+# bytes twice, and signed. On an emulated machine dpkg installs the package, the command and the drop-ins serve programs,
+# and dpkg purges the package.
 #
 # usage: [FULL=1] tests/packaging/test-aarch64.sh TARGET       (TARGET/release holds what `make build` built, to compare)
 #
@@ -34,7 +35,7 @@ scripts/build.sh "$target"
 
 dist() { scripts/dist.sh "$target" "$@" "$release"; }
 
-# The second time in other surroundings, with a key, and beside the files for another processor.
+# The second build has another time zone and folder, a key, and files for another processor in its folder.
 same_twice() {
   local key
   (umask 077 && TZ=Asia/Tokyo NO_SBOM=1 dist "$folder/first")
@@ -51,7 +52,7 @@ same_twice() {
   ssh-keygen -Y verify -q -f "$folder/signers" -I release -n anyring-release -s "$folder/both/SHA256SUMS.sig" <"$folder/both/SHA256SUMS"
 }
 
-# Each program and library in the tarball, the package and alone.
+# Every program and library, in the tarball, in the package and as a single file.
 all_for_this_processor() {
   local file count=0
   tar -C "$folder" -xf "$folder"/first/anyring-*-aarch64-linux.tar.gz
@@ -75,7 +76,7 @@ need_no_newer_glibc() {
   done
 }
 
-# The names of what is installed are those for this machine.
+# The installed files have the same names as those for this machine.
 same_files_as_here() {
   local here
   here=$(uname -m)
@@ -122,8 +123,8 @@ if /usr/bin/anyring deny --aio -- $job --ioengine=libaio >said 2>&1; then echo "
 step dropin-fio-libaio env LD_LIBRARY_PATH=$dropin ANYRING_AIO=user /usr/bin/anyring deny --aio -- $job --ioengine=libaio
 if /usr/bin/anyring deny -- nop 1000 >said 2>&1; then echo "program dropin-nop: fails: served without the drop-in"; exit 1; fi
 step dropin-nop env LD_LIBRARY_PATH=$dropin ANYRING_BACKEND=user /usr/bin/anyring deny -- nop 1000
-# The same lines as from the kernel by liburing of Debian, but for an error that Linux 6.1 numbers in its own way, and
-# without times, which an emulated processor does not keep.
+# The output must be that of liburing from Debian on the kernel. Exceptions are an error that Linux 6.1 numbers in its
+# own way, and times, which an emulated processor does not keep.
 lines() { sed "s/^unregister buf ring again: -22$/unregister buf ring again: -2/; s/ NOT IN TIME/ in time/" "$1"; }
 for program in basic waits; do
   "$program" >kernel

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The steps of the GitHub action and of the GitLab template, as a runner runs them: tests/packaging/test_ci.py.
+# Runs the steps of the GitHub action and of the GitLab template as a runner does: tests/packaging/test_ci.py.
 #
 # usage: tests/packaging/test-ci.sh TARGET       (TARGET/release holds what `make build` built)
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The files of a release: the same bytes twice, whole, signed, and working where they are unpacked.
+# Checks the files of a release: they are the same bytes twice, complete, signed, and work where they are unpacked.
 #
 # usage: [FULL=1] tests/packaging/test-dist.sh TARGET       (TARGET/release holds what `make build` built)
 #
@@ -14,7 +14,7 @@ unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_AIO ANYRING_STATS ANYRI
 # shellcheck source=tests/kit/cases.sh
 . tests/kit/cases.sh
 
-# dist NAME: the files of a release in FOLDER/NAME, in surroundings of their own.
+# dist NAME: makes the files of a release in FOLDER/NAME, in another environment each time.
 dist() {
   local name=$1
   if [ -z "${FULL:-}" ]; then

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The packages. Debian's: lintian passes; fresh systems install it, are served by it, and are as before once it is purged.
-# RPM's: installed into a root of its own, and removed. Alpine's, Nix' and Homebrew's recipes: as far as a shell can check.
+# Checks the packages. Debian's: lintian passes; fresh systems install it, are served by it, and are as before once it
+# is purged. The RPM is installed into a root of its own, and removed. The recipes for Alpine, Nix and Homebrew are
+# checked as far as a shell can.
 #
 # usage: tests/packaging/test-packages.sh TARGET [SUITE...]      (TARGET/release holds what `make build` built; Debian 11, 12 and 13)
 #
@@ -87,7 +88,7 @@ apt-get purge -q -y anyring >/dev/null
 files >/tmp/after
 diff /tmp/before /tmp/after'
 
-# fresh SUITE: a copy of that base system, in $root.
+# fresh SUITE: copies that base system to $root.
 fresh() {
   root=$folder/$1
   mkdir "$root"
@@ -95,7 +96,8 @@ fresh() {
   cp --remove-destination /etc/resolv.conf "$root/etc/resolv.conf"
 }
 
-# in_namespaces ROOT SCRIPT BEFORE...: in that system, below BEFORE. All mounts and processes end with the namespaces.
+# in_namespaces ROOT SCRIPT BEFORE...: runs SCRIPT in that system, by the command BEFORE. All mounts and processes end
+# with the namespaces.
 in_namespaces() {
   # shellcheck disable=SC2016 # for the shell in the namespaces
   timeout 900 unshare --mount --pid --fork --kill-child --propagation private sh -c '

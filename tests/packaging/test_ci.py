@@ -190,7 +190,7 @@ def main():
             try:
                 test(Path(folder))
                 print(f"ok: {name}")
-            except Exception as error:  # the next test tells more
+            except Exception as error:  # the next test runs nevertheless
                 failed += 1
                 print(f"FAILED: {name}: {error!r}")
     print(f"{len(tests) - failed} passed, {failed} failed, 0 skipped")

@@ -11,7 +11,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     written.map_err(|error| unwritten("standard output", &error))
 }
 
-/// Returns the failure to write to `what`. Nothing is printed if the reader has closed its end, since it knows that.
+/// Returns the failure to write to `what`. If the reader has closed its end, it knows that, so nothing is printed.
 pub fn unwritten(what: &str, error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure { status: 128 + libc::SIGPIPE, message: String::new() },

@@ -398,7 +398,7 @@ mod tests {
         for case in anyring_conformance::case::all() {
             let (major, minor) = case.since().split_once('.').expect("a release");
             let release = (major.parse().expect("a number"), minor.parse().expect("a number"));
-            // Those of an answer that only a later kernel gives are in its record.
+            // A case whose answer only a later kernel gives is in that kernel's record.
             let Some(recorded) = oracle.cases.get(case.name()) else { continue };
             let younger = recorded.works.iter().find(|label| since(names[*label]) > release && release >= (5, 1));
             assert_eq!(younger, None, "{} is said to hold since {major}.{minor}", case.name());

@@ -92,7 +92,7 @@ fn first_sentence(text: &str) -> String {
     let head = text.lines().skip_while(|line| !line.starts_with("//!")).map_while(|line| line.strip_prefix("//!"));
     let paragraph: Vec<&str> = head.map(str::trim).take_while(|line| !line.is_empty()).collect();
     let paragraph = paragraph.join(" ").replace("[`", "`").replace("`]", "`");
-    // Not after the dots that leave something out.
+    // An ellipsis does not end the sentence.
     let ends = paragraph.match_indices(". ").map(|(at, _)| at).find(|at| !paragraph[..*at].ends_with('.'));
     ends.map_or(paragraph.clone(), |end| paragraph[..=end].to_owned())
 }

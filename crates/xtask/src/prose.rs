@@ -195,7 +195,7 @@ impl Word {
         self.text.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
     }
 
-    /// A dot after a single letter abbreviates a name, and several leave something out.
+    /// A dot after a single letter abbreviates a name, and an ellipsis ends no sentence.
     fn ends_sentence(&self) -> bool {
         let text = self.text.trim_end_matches(['"', ')', '*', '_']);
         let abbreviates = text.ends_with("..") || ["e.g.", "i.e."].contains(&text) || text.len() == 2;
@@ -337,7 +337,7 @@ mod tests {
         // Code is one word, links are what they show, blocks of code are none.
         let code = format!("{}`{}` [a](b c).\n```\n{}```\n", "word ".repeat(23), "b ".repeat(9), sentence(40));
         assert_eq!(of_document(&code), []);
-        // Names begin a sentence as they are written, and have letters with a dot.
+        // A sentence may begin with a name in small letters, and a name may have an initial with a dot.
         assert_eq!(of_document(&("word ".repeat(23) + "`a`. anyring is " + &sentence(20))), []);
         assert_eq!(of_document(&("Word ".repeat(20) + "J. Axboe is " + &sentence(2))), []);
         // Items and cells are read by themselves.

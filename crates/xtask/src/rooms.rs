@@ -135,7 +135,7 @@ impl File {
 }
 
 struct Finder {
-    /// The module in which the names that are read stand.
+    /// The module of the names that are being read.
     module: Vec<String>,
     imports: Imports,
     extends_guard: bool,

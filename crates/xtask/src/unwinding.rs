@@ -116,11 +116,11 @@ fn down(instruction: &Instruction) -> Option<i64> {
         Opcode::POP | Opcode::POPF => Some(-8),
         Opcode::SUB if is_stack_pointer => number,
         Opcode::ADD if is_stack_pointer => number.map(|number| -number),
-        // What is behind them is another block; a call may be one that never returns.
+        // The code after these is another block, since a call may never return.
         Opcode::RETURN | Opcode::RETF | Opcode::JMP | Opcode::CALL | Opcode::UD2 | Opcode::HLT | Opcode::INT => {
             None
         }
-        // What fills the gap in front of one.
+        // These may fill the gap before the next block.
         Opcode::NOP | Opcode::XCHG | Opcode::LEAVE | Opcode::ENTER => None,
         _ if is_stack_pointer && !matches!(instruction.opcode(), Opcode::CMP | Opcode::TEST) => None,
         _ => Some(0),

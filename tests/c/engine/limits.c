@@ -210,8 +210,8 @@ static void alone(void)
 	expect(&other, 1, 0);
 }
 
-/* The limit permits one thread besides the program's, and it sleeps in a call. A later request waits until another
- * thread is permitted. */
+/* The limit permits one thread in addition to the program's, and that thread sleeps in a call. A later request waits
+ * until another thread is permitted. */
 static void behind_a_sleeper(void)
 {
 	const unsigned flags[] = {0, DEFERRED};

@@ -135,8 +135,8 @@ static void open_files_for(int to)
 	_exit(0);
 }
 
-/* The child answers requests until the program has opened the file. Afterwards it answers only when it is told to go
- * on. */
+/* The child answers requests until the program has opened the file. Afterwards it answers only once the program asks
+ * it to. */
 static void be_server(int to, int go_on)
 {
 	char options[96], byte;

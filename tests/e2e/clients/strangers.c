@@ -215,7 +215,7 @@ static void change_group_of_all(void)
 	sqe->flags |= IOSQE_ASYNC;
 	sqe->user_data = 2;
 	CHECK(io_uring_submit(&ring) == 1);
-	usleep(50000); /* in which a worker begins its open: whether it has, nothing tells from out here */
+	usleep(50000); /* time for a worker to begin its open, which nothing reports to this program */
 	CHECK(pthread_create(&thread, NULL, change_group, NULL) == 0);
 	CHECK(pthread_join(thread, NULL) == 0);
 	all_threads_have(geteuid() == 0 ? 65534 : getgid());

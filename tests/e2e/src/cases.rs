@@ -41,7 +41,7 @@ fn trials(
     environments: &[Environment],
     cases: &[Case],
 ) -> Vec<Trial> {
-    // What the kernel serves itself is the same in all of them.
+    // On the kernel's io_uring all environments are the same.
     let environments = if stage::on_kernel() { &environments[..1] } else { environments };
     let chosen = std::env::var("E2E_IN").ok();
     let is_chosen = |environment: &&Environment| {

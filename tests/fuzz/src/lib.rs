@@ -73,7 +73,7 @@ pub fn layout(bytes: &[u8]) {
         assert!(array + 4 * layout.sq_entries as usize <= layout.rings_bytes);
     }
     assert!(layout.sq_entries as usize * sqe_bytes <= layout.sqes_bytes && layout.sqes_bytes.is_multiple_of(4096));
-    // What a ring's memory takes at most: see docs/limits.md.
+    // The most that a ring's memory takes: see docs/limits.md.
     assert!(layout.rings_bytes + layout.sqes_bytes <= 8 << 20);
 }
 

@@ -276,7 +276,7 @@ fn processes_of(group: libc::pid_t) -> Vec<String> {
     let names = all.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let is_member = |process: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // Behind the name, which may hold anything: the state, the parent, the group. Source: proc_pid_stat(5).
+        // After the name, which may contain anything: the state, the parent, the group. Source: proc_pid_stat(5).
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         fields.split_whitespace().nth(2) == Some(&group.to_string())
     };

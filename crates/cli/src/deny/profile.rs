@@ -151,7 +151,8 @@ const RHEL8: &[Rule] = &[
     from(AFTER_4_18, NOSYS),
     some(__NR_preadv2, &[Test::any_bit(5, RWF_SINCE_4_18)], OPNOTSUPP),
     some(__NR_pwritev2, &[Test::any_bit(5, RWF_SINCE_4_18)], OPNOTSUPP),
-    // Linux 4.18 can read files so. A filter cannot see the file: only a read at an offset is surely one of a file.
+    // Linux 4.18 knows RWF_NOWAIT for reads of files. A filter cannot see the file, but a read at an offset is surely
+    // of a file.
     some(__NR_preadv2, &[Test::any_bit(5, RWF_NOWAIT), LOW_OF_NO_OFFSET, HIGH_OF_NO_OFFSET], OPNOTSUPP),
     some(__NR_pwritev2, &[Test::any_bit(5, RWF_NOWAIT)], OPNOTSUPP),
     some(__NR_madvise, &[Test::at_least(2, MADV_COLD), Test::not_equal(2, 100), Test::not_equal(2, 101)], INVAL),

@@ -711,7 +711,7 @@ static void reuse_recv(void) { reuse(RECV); }
 static void reuse_recvmsg(void) { reuse(RECVMSG); }
 static void unmap_recv(void) { reuse(UNMAP_RECV); }
 
-// Bug: changes before the CQE what a request returns besides data.
+// Bug: before the CQE, changes memory in which a request returns something other than data.
 enum part { ADDR, ADDRLEN, FLAGS, NAME, CONTROL, RIGHTS, STATXBUF, EVENTS, INFOP, VALUE };
 
 // A socket of this kind on loopback, and its address.

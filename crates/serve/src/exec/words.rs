@@ -50,7 +50,7 @@ pub fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
     unmap_left();
     let Some(map) = Map::new(words) else { return };
     let is_left = map.leave();
-    // SAFETY: the words behind the head, which nothing else uses until `then` returns.
+    // SAFETY: the words after the head, which nothing else uses until `then` returns.
     then(unsafe { core::slice::from_raw_parts_mut(map.0.add(1).cast(), words) });
     match is_left {
         true => map.give_back(),

@@ -312,7 +312,7 @@ fn ring_closed_with_fixed_resources_in_flight(cx: &Context) {
     drop(ring);
     // SAFETY: the case's own mapping, to which nothing refers any more.
     unsafe { libc::munmap(bytes.as_mut_ptr().cast(), bytes.len()) };
-    std::thread::sleep(Duration::from_millis(50)); // in which the transfers end: nothing tells when
+    std::thread::sleep(Duration::from_millis(50)); // time for the transfers to end, which nothing reports
 }
 
 #[case(since = "5.6")]
@@ -337,7 +337,7 @@ fn no_cqe_in_memory_of_a_closed_ring(cx: &Context) {
         ring.close_fd();
         let memory = ring.other_memory_there();
         memory.fill(0xee);
-        std::thread::sleep(Duration::from_millis(60)); // in which the transfers end: nothing tells when
+        std::thread::sleep(Duration::from_millis(60)); // time for the transfers to end, which nothing reports
         let changed = memory.iter().filter(|byte| **byte != 0xee).count();
         assert_eq!(changed, 0, "bytes were written");
     }

@@ -83,7 +83,7 @@ core::arch::global_asm!(
     "anyring_island_minus:",
     ".long 0",
     "jrcxz 2f",
-    // The same for the two others.
+    // The same comparison with the numbers of the other two calls.
     ".byte 0x8d, 0x88",
     "anyring_island_minus_first:",
     ".long 0",
