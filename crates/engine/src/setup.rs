@@ -151,7 +151,7 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     let hybrid_alone = has(IORING_SETUP_HYBRID_IOPOLL) && !has(IORING_SETUP_IOPOLL);
     let two_sizes = has(IORING_SETUP_CQE32) && has(IORING_SETUP_CQE_MIXED)
         || has(IORING_SETUP_SQE128) && has(IORING_SETUP_SQE_MIXED);
-    // A polling thread goes by the tail, which such a ring does not use.
+    // A polling thread goes by the SQ's tail, which a ring with IORING_SETUP_SQ_REWIND does not use.
     let rewinds_wrongly =
         has(IORING_SETUP_SQ_REWIND) && (has(IORING_SETUP_SQPOLL) || !has(IORING_SETUP_NO_SQARRAY));
     if polled_and_notified

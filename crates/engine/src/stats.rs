@@ -145,7 +145,8 @@ pub fn stats() -> &'static Stats {
 /// Returns the calling thread's shard.
 #[inline]
 pub fn shard() -> &'static Shard {
-    // Thread pointers are a stack apart, which is a multiple of a page, and rarely of eight pages.
+    // The thread pointers of two threads differ by the size of a stack. That is a multiple of a page, and rarely of
+    // eight pages.
     &stats().shards[(crate::sync::thread_pointer() >> 12) % SHARDS]
 }
 

@@ -146,7 +146,7 @@ pub fn renew_sharing_after_fork() {
 pub fn aio_is_chosen() -> bool {
     static CHOSEN: AtomicU32 = AtomicU32::new(UNDECIDED);
     match (AIO.decided.load(Ordering::Relaxed), CHOSEN.load(Ordering::Relaxed)) {
-        // A decision for only the engine does not say whether the environment made it.
+        // `USER` does not say whether the environment made that decision.
         (UNDECIDED | USER, UNDECIDED) => {
             let user = variable(AIO.variable).as_deref() == Some("user");
             CHOSEN.store(if user { USER } else { KERNEL }, Ordering::Relaxed);

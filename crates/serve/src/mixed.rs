@@ -167,7 +167,7 @@ pub fn register(fd: u32, opcode: u32, args: [usize; 6], ours: bool) -> Option<is
     } else if answer > 0 && operation == IORING_UNREGISTER_RING_FDS {
         change_registered(-answer as i32);
     }
-    // The kernel does not know the ring: named by its number, or as a message's target.
+    // The kernel's errors for a file that is none of its rings: the one that `fd` names, or a message's target.
     let unknown = [libc::EOPNOTSUPP, if names_none { libc::EBADFD } else { libc::EOPNOTSUPP }];
     (!ours || !unknown.contains(&(-answer as c_int))).then_some(answer)
 }

@@ -23,8 +23,8 @@ pub struct FileStatus {
     pub size: u64,
     /// True if everyone may read the file (`S_IROTH`).
     is_for_all: bool,
-    /// True if the file's file system needs no server either. It is on a block device, or supports flags that servers
-    /// do not have.
+    /// True if the file's file system needs no server: it is on a block device, or supports flags that servers do not
+    /// have.
     is_local: bool,
 }
 

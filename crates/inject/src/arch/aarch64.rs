@@ -199,7 +199,7 @@ macro_rules! in_the_callers_name {
 }
 pub(crate) use in_the_callers_name;
 
-/// A return by an address on the stack, for a caller without any.
+/// The code that takes the place of such a return if the caller has none: it returns to the address on the stack.
 macro_rules! just_return {
     () => {
         core::arch::naked_asm!("ldp x29, x30, [sp], 16", "ret")

@@ -88,7 +88,7 @@ pub fn forget_unmapped(objects: &[Object]) {
 /// trapped there, with a call of `number`. If the instruction cannot be patched, it keeps trapping, and the log says
 /// why. If another thread holds the lock, the instruction's traps are counted from zero again.
 pub fn apply(behind: usize, number: u32) {
-    let faults_are_told = island::guard_faults(); // before the mask changes, which a guard checks
+    let faults_are_told = island::guard_faults(); // first: it looks at the mask, which changes below
     let mask = set_mask(u64::MAX);
     match KNOWN.try_lock() {
         Some(known) => {

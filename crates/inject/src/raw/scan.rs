@@ -105,7 +105,7 @@ mod tests {
     fn calls_that_can_only_be_others_are_left() {
         let futex = [0xb8, 0xca, 0, 0, 0, 0x0f, 0x05];
         assert!(sites(&between_code(&futex).0).offsets.is_empty());
-        // Such a call beside an io_uring_enter: a compiler may have merged their ends, so all count.
+        // If a futex call is beside an io_uring_enter, a compiler may have merged their ends. So both count.
         let both = [&futex[..], &[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]].concat();
         assert_eq!(sites(&between_code(&both).0).offsets.len(), 2);
     }

@@ -49,8 +49,8 @@ impl Frame {
         let stack = &context.uc_stack;
         let is_enabled = stack.ss_flags & libc::SS_DISABLE == 0;
         let room = (stack.ss_sp as usize).wrapping_add(stack.ss_size).wrapping_sub(home);
-        // A frame that handlers may overwrite is at the top of the alternate stack. Any other stays whole, so that a copy
-        // of its beginning is enough.
+        // A frame that handlers may overwrite is at the top of the alternate stack. Any other stays whole, so a copy of
+        // its beginning is enough.
         let is_overwritten = !is_alternate && is_enabled && room <= stack.ss_size.min(MOST);
         let bytes = if is_overwritten { room } else { BYTES };
         let copy = (end - bytes) & !15;

@@ -69,7 +69,7 @@ fn judged<T>(
         let bytes = file.read(&mut head, 0)?;
         let Some(line) = head[..bytes].strip_prefix(b"#!") else { return judge(&file, &head[..bytes]) };
         if is_by_descriptor {
-            return None; // its interpreter opens it by a number, closed by then perhaps
+            return None; // its interpreter opens it by a descriptor's number, which may be closed by then
         }
         let mut name = [0; LINE_BYTES];
         interpreter(line, &mut name)?;

@@ -20,8 +20,8 @@ use words::with_words;
 pub const STATE: &str = "--program=";
 /// The host's first argument. It is also the process's name until the guest begins.
 pub const HOST_NAME: &core::ffi::CStr = c"anyring";
-/// The most arguments handled here. The kernel accepts no more. Its MAX_ARG_STRINGS is larger, but it limits the
-/// arguments' memory.
+/// The most arguments handled here. The kernel accepts no more. Its MAX_ARG_STRINGS is larger, but the kernel also
+/// limits the arguments' memory.
 const ARGUMENTS_MOST: usize = 1 << 22;
 
 /// execveat(2)'s arguments; the addresses are the program's.

@@ -79,7 +79,7 @@ pub fn can_be_loaded(file: &[u8]) -> bool {
     unsafe {
         let number = sys::call(libc::SYS_openat, open);
         if number < 0 {
-            // A lack of numbers or memory does not count: the new program will not have it.
+            // A lack of descriptor numbers or memory does not count: the new program will not suffer from it.
             return [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR].contains(&(-number as i32));
         }
         let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);

@@ -88,8 +88,8 @@ impl Map {
     }
 
     /// Puts the mapping into [`LEFT`], and makes the kernel clear the mapping's word when the calling thread leaves
-    /// this memory. False if the thread has such a word already, as each thread of a libc has. Such a thread ends
-    /// together with the memory.
+    /// this memory. False if the thread has such a word already, as each thread of a libc has. Such a thread has not
+    /// borrowed the memory: if it executes a program, the mapping goes with the memory.
     fn leave(&self) -> bool {
         const PR_GET_TID_ADDRESS: usize = 40;
         let mut word = usize::MAX;

@@ -1,6 +1,6 @@
 //! Finds `svc` instructions in code: the same names as in `scan.rs`.
 //!
-//! Every instruction is an aligned word, so that a search by words finds them all. Data between functions may have the
+//! Every instruction is an aligned word, so a search by words finds them all. Data between functions may have the
 //! same value, and no scan can distinguish the two.
 
 use super::site;

@@ -110,7 +110,7 @@ impl Kept {
                 continue;
             }
             tries += 1;
-            nap(tries); // a thread that has one may wait for a CPU
+            nap(tries); // a thread that has taken a place may be waiting for a CPU
             if tries > TRIES {
                 // The places belong to threads that the fork left out, or to handlers that were left by a jump.
                 let free = current & !(CHANGE - IN_USE) | IN_USE << (current & PLACE);

@@ -75,7 +75,7 @@ unsafe extern "C" fn make() {
         "ldp x19, x20, [sp, 16]",
         "ldr x30, [sp, 8]",
         "mov sp, x0",
-        // The thread has left the stack, so that another call may take it. Only this thread and its handlers do.
+        // The thread has left the stack, so another call may take it: one of this thread or its handlers.
         "strb wzr, [x1]",
         "ret",
         block = const offset_of!(Trapped, block),

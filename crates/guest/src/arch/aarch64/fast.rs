@@ -1,4 +1,5 @@
-//! No thread has to be found by its thread pointer, since there are no jumps. So none of these events matters.
+//! On this processor no instruction becomes a jump, and every call traps. So no thread has to be found by its thread
+//! pointer, and the events that these functions report do not matter.
 
 use crate::world::Block;
 

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn emulate(trapped: *mut Trapped) -> Onward {
 }
 
 /// Prepares the frame with which `child` begins: its parent's registers, with this stack pointer. A system call keeps
-/// the first 128 bits of each vector register, so that the frame has no longer ones. False if there is no memory.
+/// only the first 128 bits of each vector register, so the frame leaves out the rest. False if there is no memory.
 ///
 /// # Safety
 /// The block was just claimed for the child, so that nothing else touches it.
@@ -167,7 +167,7 @@ fn alternate_of_child(child: &Block, of_parent: &stack_t) -> stack_t {
     if of_parent.ss_flags & libc::SS_DISABLE == 0 && of_parent.ss_size != 0 {
         return *of_parent;
     }
-    // No child has so many handlers in each other that a call needs this stack.
+    // No child has so many nested handlers that a call needs the stack of the last level.
     let top = child.stack(LEVELS - 1);
     top.map_or(NONE, |top| stack_t { ss_sp: (top - STACK) as *mut _, ss_flags: 0, ss_size: STACK })
 }

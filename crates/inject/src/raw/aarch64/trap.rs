@@ -105,7 +105,7 @@ unsafe extern "C" fn leave() {
         "bl {emulate}",
         "ldr x30, [sp, 8]",
         "mov sp, x0",
-        // The thread has left the stack, so that it may be given back. The alternate signal stack is the kernel's
+        // The thread has left the stack, so it may be given back. The alternate signal stack is the kernel's
         // again with rt_sigreturn(2). Until then all signals are blocked.
         "str xzr, [x1, {alternate_size}]",
         "add x1, x1, {owner}",
