@@ -132,7 +132,8 @@ fn clause(situation: Situation, rows: &[&Row], threshold: Option<Threshold>) -> 
         Verdict::Yes | Verdict::From { .. } | Verdict::Mixed => answer == Answer::Faster,
     };
     let speaking = rows.iter().filter(|row| speaks(row.answer));
-    // Where nothing differs, the one that differs most; else the one that nearly does not.
+    // If no size differs, or none is decided, the evidence is the size that differs most. Otherwise it is the size
+    // that differs least.
     let sign = if matches!(verdict, Verdict::NoDifference | Verdict::Undecided) { -1.0 } else { 1.0 };
     let distance = |row: &&&Row| row.ratio.value.ln().abs() * sign;
     let evidence = speaking.min_by(|one, other| distance(one).total_cmp(&distance(other))).unwrap_or(&rows[0]);

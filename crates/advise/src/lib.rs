@@ -110,7 +110,7 @@ pub fn run(
         return Err(format!("{}: nothing could be measured: {why}", subject.name));
     }
     let limits = limits(&measuring, subject, &conditions, &mut progress)?;
-    // The sizes on both sides of each threshold, so that what is said of them was seen.
+    // The sizes on both sides of each threshold are measured, too, since the answer names them.
     let sides = limits.iter().flat_map(|limit| limit.threshold.sides().map(|bytes| (limit.situation, bytes)));
     let mut beside: Vec<_> = sides
         .filter(|side| !conditions.iter().any(|condition| condition.is_measured() && condition.place() == *side))

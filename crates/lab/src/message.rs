@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Door {
-    /// liburing's functions, by symbol; libaio's, or libc's `syscall()` where there is no libaio.
+    /// liburing's functions, by symbol. For Linux AIO, libaio's, or libc's `syscall()` where there is no libaio.
     Liburing,
     /// libc's `syscall()`.
     Libc,

@@ -27,7 +27,7 @@ impl PuntCounter {
         let folder = instances.join(format!("anyring-lab-{}", std::process::id()));
         fs::create_dir(&folder).map_err(why)?;
         let counter = PuntCounter { folder };
-        // Ourselves first, as we have no rings: an empty list would mean every process.
+        // At first the list holds this process, which has no rings: an empty list would mean every process.
         fs::write(counter.folder.join(PIDS), std::process::id().to_string()).map_err(why)?;
         fs::write(counter.folder.join(EVENT), "1").map_err(why)?;
         Ok(counter)

@@ -40,8 +40,8 @@ pub use summary::{Rates, Summary};
 
 /// A source of events.
 pub trait Source {
-    /// Adds the events since the last call to `events`, in order of time. True if many more events wait, so that
-    /// the caller should call again at once.
+    /// Appends the events since the last call, in order of time, to `events`. True if many more events wait: the
+    /// caller should then call again at once.
     fn drain(&mut self, events: &mut Vec<Event>) -> bool;
 
     /// Adds all events that are left. This is the last call, made when the program has ended.
@@ -67,8 +67,7 @@ fn was_left_behind(name: &std::ffi::OsStr) -> bool {
 }
 
 /// Takes the events before `until_ns`, the moment at which the reading of the buffers began. Younger events stay in
-/// `held` until the next call. The reason is that a buffer that was read earlier may have got an event since then
-/// that is older than they are.
+/// `held` until the next call, since an older event may have come meanwhile to a buffer that was read early.
 fn take_older<T>(held: &mut Vec<T>, until_ns: u64, time_ns: impl Fn(&T) -> u64) -> Vec<T> {
     held.sort_by_key(&time_ns); // stable: keeps each buffer's own order
     let later = held.partition_point(|event| time_ns(event) < until_ns);

@@ -166,7 +166,7 @@ impl Canvas {
         self.with(ink, |drawing| drawing.disc(centre, radius, style))
     }
 
-    /// Draws text whose vertical middle is at `at`, as is its left end, right end or middle.
+    /// Draws text at `at`: vertically its middle is there, horizontally its left end, right end or middle.
     pub fn text(&mut self, text: &str, at: (i32, i32), align: HPos, ink: Ink) -> Result<(), String> {
         self.with(ink, |drawing| drawing.text(text, at, align, TEXT, &ink.rgb()))
     }

@@ -108,7 +108,7 @@ const BLOCK_BYTES: u32 = 512;
 /// `max_sectors_kb` of the published experiment.
 const PUBLISHED_LIMIT_KIB: u64 = 256;
 const SOURCE: &str = "an article on when to use IOSQE_ASYNC: an EBS volume, Linux 6.12, cycles at 2.5 GHz";
-/// Number of blocks of the write whose time was published, and us without and with IOSQE_ASYNC.
+/// Number of blocks of the write whose time was published, and its times in us, without and with IOSQE_ASYNC.
 const PUBLISHED: (u32, [f64; 2]) = (1024, [2202.4, 2187.8]);
 
 fn plan_async(setting: &mut Setting) -> Result<Plan, String> {

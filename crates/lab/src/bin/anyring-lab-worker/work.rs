@@ -12,7 +12,7 @@ pub mod timers;
 pub mod tokens;
 pub mod writes;
 
-/// Counts the threads of the kernel's io-wq in this process. It keeps them for some seconds after their last
+/// Counts the threads of the kernel's io-wq in this process. The kernel keeps a thread for some seconds after its last
 /// request.
 fn io_wq_threads() -> u64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };

@@ -157,7 +157,7 @@ impl Run<'_> {
                 *self.counts.entry("short".to_owned()).or_default() += 1;
                 Ok(())
             }
-            // No device supports it, or this memory or size does not suit it.
+            // The device or the file system does not support such a request, or not with this memory or size.
             result if result == -libc::EINVAL || result == -libc::EOPNOTSUPP => Err(Stop::Missing(format!(
                 "requests of {} bytes are answered with errno {}",
                 self.work.bytes, -result

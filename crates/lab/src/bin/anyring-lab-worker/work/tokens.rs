@@ -35,7 +35,7 @@ trait Model {
 pub fn run(program: Program, door: Door, work: &TokenPasses) -> Outcome<Measured> {
     match program {
         Program::Poll => {
-            // It checks every descriptor each time, so it makes fewer passes in proportion.
+            // poll(2) checks every descriptor each time, so this program gets fewer passes in proportion.
             let passes = (work.passes / u64::from(1 + (work.active + work.idle) / 64)).max(16);
             time(&TokenPasses { passes, ..*work }, |field| Ok(ready::Poll::new(field)))
         }
