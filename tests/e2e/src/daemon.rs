@@ -77,7 +77,7 @@ impl Daemon {
     /// Ends the server by a signal. `None` if there is none, else its status unless that took too long.
     fn end(&mut self, signal: Signal) -> Option<Option<ExitStatus>> {
         let mut process = self.process.take()?;
-        // One that has ended, and was seen to, has no number any more.
+        // The call fails if the server has ended and was reaped, since it then has no process number.
         let _ = rustix::process::kill_process(Pid::from_child(&process), signal);
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -115,7 +115,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns the processes whose working directory is inside, as it is for all of the server's.
+/// Returns the processes whose working directory is in this folder: all of the server's are.
 fn processes_in(directory: &Path) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -32,7 +32,7 @@ fn verified(environment: Environment, engine: &str, extra: &[&str]) {
     stage.serve_raw(&fio(&stage, engine, extra), minimum);
 }
 
-/// The library brings libpthread into a program that has none, and what that starts is served.
+/// The library brings libpthread into a program that has none. The programs that this one starts are served.
 fn shell(environment: Environment) {
     let stage = stage(environment);
     let job = "./fio --name=shell --ioengine=io_uring --rw=write --size=1m --verify=crc32c --output-format=terse";

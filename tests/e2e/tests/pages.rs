@@ -150,7 +150,7 @@ fn mariadb(environment: Environment) {
         Err(reason) => return println!("skipped: the commands of programs/mariadb.md: {reason}"),
     };
     let stage = Stage::new(environment);
-    // They are not installed: options name the folders of their libraries and messages.
+    // MariaDB's programs are not installed: options name the folders of their libraries and messages.
     let [libraries, messages] = ["lib/x86_64-linux-gnu", "share/mysql"].map(|below| usr.join(below));
     let folder = stage.file("programs");
     std::fs::create_dir_all(&folder).expect("a folder");

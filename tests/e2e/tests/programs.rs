@@ -95,7 +95,7 @@ fn newest_node(environment: Environment) {
 fn static_liburing(environment: Environment) {
     let stage = Stage::new(environment);
     let client = programs::client("static-liburing");
-    // It is worth its name only if no shared liburing is in it.
+    // The client is worth its name only if it needs no shared liburing.
     let dynamic = stage.plain(&Program::new("readelf").args(["-d"]).args([stage.readable(&client)])).succeeded();
     assert!(dynamic.stdout.contains("libc.so.6"), "it should be a dynamic executable: {dynamic}");
     assert!(!dynamic.stdout.contains("liburing.so"), "{dynamic}");

@@ -160,7 +160,7 @@ pub fn events(bytes: &[u8]) {
 }
 
 fn drain(reader: &mut Reader) {
-    // More than the file has words come from no file, however often it is looked at.
+    // One drain yields no more events than the file has words, whatever the words hold.
     let mut events: Vec<Event> = Vec::new();
     reader.drain(&mut events);
     assert!(events.len() <= 4 << 20, "{} events", events.len());

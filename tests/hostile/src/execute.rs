@@ -335,7 +335,8 @@ fn used_bytes() -> u64 {
     pages * arena::PAGE as u64
 }
 
-/// Reads a word that several threads use. Relaxed: a wrong one is as good as any.
+/// Reads a word that several threads use. Relaxed: a wrong value does no harm, since a hostile program may name
+/// anything.
 fn get(word: &AtomicI32) -> i32 {
     word.load(Ordering::Relaxed)
 }

@@ -23,7 +23,7 @@ fn field(status: &str, name: &str) -> Option<String> {
     Some(status.lines().find_map(|line| line.strip_prefix(name))?.trim().to_owned())
 }
 
-/// Reports such a thread if its manner differs from that of the process's first thread.
+/// Reports such a thread if its scheduling, CPUs or filters differ from those of the process's first thread.
 pub fn check(program: &Program) {
     // To lower a nice value again, or to change the scheduler, takes privileges.
     let (any_nice, any_filters) = (program.unprivileged, program.filters_threads());
@@ -53,7 +53,7 @@ pub fn check(program: &Program) {
         if !is_engines() || is_as_the_process() {
             continue;
         }
-        // A thread that has just begun may still change its manner; one that ends is gone by then.
+        // A thread that has just begun may still change them. One that is about to end is gone after the sleep.
         std::thread::sleep(Duration::from_millis(50));
         let (its, first) = (manner(&task), manner(&own));
         if is_engines() && its != first {

@@ -50,7 +50,8 @@ pub fn make(flags: u32) {
             libc::close(opened);
         }
     }
-    // Where the table is nearly full the engine may have one of them; the next free number is no replacement.
+    // If the number table is nearly full, the engine may have one of these numbers. The next free number, which
+    // fcntl(2) then returned, does not replace it.
     if got != NUMBERS {
         for fd in got {
             // SAFETY: as above.

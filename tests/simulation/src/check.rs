@@ -91,14 +91,15 @@ impl Records {
         random.choice(open)
     }
 
-    /// Multishot requests in flight. A cancellation may have come before its target had begun.
+    /// Returns the multishot requests in flight on the ring in this slot. Even cancelled ones are among them, since
+    /// the cancellation may have come before its target had begun.
     pub fn endless_on(&self, slot: usize) -> Vec<u64> {
         let is_it =
             |record: &Record| record.slot == slot && matches!(record.kind, Kind::Poll { endless: true, .. });
         self.open().filter(|(_, record)| is_it(record)).map(|(place, _)| place).collect()
     }
 
-    /// Streams that the requests on this ring wait to read from, one entry a request.
+    /// Returns the streams that the requests on this ring wait to read from, one entry a request.
     pub fn streams_waited_for(&self, slot: usize) -> Vec<usize> {
         let of = |record: &Record| match record.kind {
             Kind::StreamRead { stream } | Kind::Poll { stream, .. } if record.slot == slot => Some(stream),
@@ -116,7 +117,7 @@ impl Records {
         }
     }
 
-    /// A TIMEOUT on this ring that is over before `ns`, and waits for nothing else.
+    /// Returns a TIMEOUT on this ring that is over before `ns`, and waits for nothing else.
     fn over_before(&self, slot: usize, ns: u64) -> Option<u64> {
         let is_over = |record: &Record| record.due_ns.is_some_and(|due_ns| due_ns < ns);
         let is_free = |record: &Record| !record.linked && !record.cancelled && record.slot == slot;
@@ -221,7 +222,8 @@ impl World {
         let kind = record.kind;
         if cqe.user_data & MESSAGE != 0 {
             record.arrived += 1;
-            // It goes to whichever ring has the number once it is sent: the one that had it may be closed by then.
+            // The message goes to the ring that has the number at the time of sending. The ring that had it before may
+            // be closed by then.
             let fd = self.slots[at].ring.fd;
             let expected = matches!(kind, Kind::Message { fd: sent_to } if sent_to == fd) && cqe.res == 7;
             if !expected || record.arrived > 1 {

@@ -44,7 +44,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     report::show_with(|| PROGRAM.get().map_or(String::new(), |program| program.describe()));
     let system = SYSTEM.get_or_init(|| Simulated::new(options.seed));
     simulated::stand_in(system);
-    anyring_engine::os::handler_installed(); // no address here is bad, so that nothing is there to be handled
+    anyring_engine::os::handler_installed(); // no address here is bad, so there is nothing to be handled
     let program = PROGRAM.get_or_init(|| Program::new(system, options.seed, options.steps));
     system.on_jump(|until_ns| PROGRAM.get()?.world().forgotten(until_ns));
     // A first ring makes everything that the engine keeps until the process ends.

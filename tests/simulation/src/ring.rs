@@ -24,7 +24,7 @@ impl Mapping {
             Area::File(file, at) => {
                 kernel(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, file as usize, at as usize])
             }
-            // mremap(2) of a shared mapping with size 0 makes another, as the preloaded library does.
+            // mremap(2) of a shared mapping with size 0 makes another mapping. The preloaded library does the same.
             Area::Memory(from) => kernel(libc::SYS_mremap, [from, 0, bytes, libc::MREMAP_MAYMOVE as usize, 0, 0]),
         })?;
         (address > 0).then_some(Mapping { address: address as usize, bytes })

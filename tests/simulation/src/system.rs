@@ -106,7 +106,7 @@ impl Simulated {
         look(&self.inner().faults)
     }
 
-    /// Passes the faults to `change`, which counts events that are no fault of a call.
+    /// Passes the faults to `change`, which counts an event there that is no call's error, such as a fork.
     pub fn faults_mut(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.inner().faults);
     }
@@ -239,8 +239,8 @@ impl Simulated {
         self.inner().wake(address, most, mask) as isize
     }
 
-    /// getrusage(2) of the calling thread: how often it has slept here. The kernel would count its waits for the turn too,
-    /// and of these only the ones that the giver was too late for.
+    /// Serves getrusage(2) of the calling thread, with the number of its sleeps in this system. The kernel's number
+    /// also has waits for the turn: those in which the thread really slept.
     fn usage(&self, me: usize, args: [usize; 6]) -> isize {
         let done = kernel(libc::SYS_getrusage, args);
         if done == 0 && args[0] as i32 == libc::RUSAGE_THREAD {

@@ -37,7 +37,8 @@ pub fn step(step: &Step) {
         }
         Step::AioScramble { slot, word, value } => {
             let known = KNOWN[usize::from(slot)].load(Ordering::Relaxed);
-            // Only if a completion ring is still there: another mapping could have its address by now.
+            // Nothing is written unless a completion ring is still there: another mapping could have its address by
+            // now.
             if known != 0 && call::peek_u32(known as usize + 16) == Some(AIO_RING_MAGIC) && word != 4 {
                 poke_u32(known as usize + 4 * usize::from(word), value);
             }

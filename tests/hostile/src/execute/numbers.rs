@@ -98,10 +98,10 @@ fn outcome_of(fd: c_int, call: u8) -> Option<(&'static str, c_int, c_int)> {
             }
             15 => {
                 let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-                // If the victim is no epoll set the result is the same: EBADF comes first.
+                // The result is the same if the victim is no epoll set: EBADF comes first.
                 ("epoll_ctl", libc::epoll_ctl(FIRST_VICTIM + 23, libc::EPOLL_CTL_ADD, fd, &mut event))
             }
-            // A call onto a number: a program that looks for free ones must see by the error that it is taken.
+            // A program may look for free numbers by dup2(2). The error must show it that this one is taken.
             16 => ("dup2 onto", if libc::dup2(FIRST_VICTIM, fd) < 0 { return None } else { 0 }),
             _ => {
                 libc::close_range(fd as u32, fd as u32, 0);

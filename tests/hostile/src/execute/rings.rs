@@ -8,7 +8,8 @@ use anyring_abi::*;
 use libc::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// The known state of a ring. Other threads read it; words that do not fit together are as good as any.
+/// The known state of a ring. Other threads read it, and may get words of two different states. That does no harm: a
+/// hostile program may name anything.
 struct Ring {
     fd: AtomicI32,
     flags: AtomicU32,

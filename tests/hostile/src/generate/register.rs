@@ -53,8 +53,8 @@ impl Generator {
         }
         let step = self.argument(blob, opcode);
         steps.push(step);
-        // An array of numbers only at an address that holds none: elsewhere it might name a descriptor that must not
-        // be named.
+        // Where the argument is an array of descriptors' numbers, the other addresses are unmapped ones. Other memory
+        // might hold a number that must not be named.
         let names =
             matches!(opcode, IORING_REGISTER_FILES | IORING_REGISTER_EVENTFD | IORING_REGISTER_EVENTFD_ASYNC);
         let argument = match self.chance(1, 16) {
@@ -161,7 +161,7 @@ impl Generator {
             IORING_REGISTER_IOWQ_MAX_WORKERS => vec![low(self.choose(&[0, 1, 4, number]), self.choose(&[0, 1, 4]))],
             IORING_REGISTER_IOWQ_AFF => vec![Word::Plain(self.choose(&[1, 2, 3, 0, u64::MAX]))],
             IORING_REGISTER_CLOCK => vec![low(self.choose(&[1, 7, 0, 2, number]), 0)],
-            // The call has no ring, and its SQE can only be a message.
+            // The call names no ring, and the SQE that it takes can only be a message.
             IORING_REGISTER_SEND_MSG_RING => vec![low(u64::from(Opcode::MsgRing as u8), 512 + small % 4)],
             _ => (0..8).map(|_| if self.chance(1, 2) { self.address() } else { low(small, number) }).collect(),
         };

@@ -350,7 +350,7 @@ fn keep_harmless(request: &mut Request) {
         Opcode::FutexWake,
         Opcode::Waitid,
     ];
-    // No request may name the lowest descriptors. In an SQE with FIXED_FILE they are slots.
+    // No request may name the lowest descriptors. With IOSQE_FIXED_FILE the number is that of a slot instead.
     if request.flags & IOSQE_FIXED_FILE == 0
         && matches!(request.fd, Fd::Number(0..10))
         && !names_none.iter().any(|opcode| *opcode as u8 == request.opcode)
@@ -358,7 +358,8 @@ fn keep_harmless(request: &mut Request) {
         request.fd = Fd::Number(-1);
     }
     if request.opcode == Opcode::Madvise as u8 {
-        // Advice reaches across unmapped pages, and some of it is for the hardware.
+        // Advice takes effect beyond unmapped pages, so its length is limited. Some kinds are for the hardware, so
+        // only the first five are used.
         request.op_flags %= 5;
         request.len %= 0x4001;
         request.off = Word::Plain(0); // the length, if it is not in `len`
