@@ -14,7 +14,7 @@ use core::ffi::{c_char, c_int};
 extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list: *const *const c_char) {
     joined::complete();
     exec::begin(list);
-    // A library of its own has its own std.
+    // Built as a library of its own, this code has a std of its own.
     #[cfg(feature = "allocator")]
     backend::quieten_panics();
     #[cfg(not(feature = "allocator"))]

@@ -28,7 +28,7 @@ fn memory_may_fail_anywhere() {
         {
             let mut command = Command::new(&program);
             command.args([flags, in_a_row]).envs(environment.iter().copied()).current_dir(scratch("memory"));
-            // It goes through all its allocations.
+            // The program makes each of its allocations fail in turn, so it takes long.
             let output =
                 Running::start(command.stdin(Stdio::null())).output(10 * USUAL).expect("a program that ends");
             let whole = output.status.success() && output.stdout == b"done\n" && output.stderr.is_empty();

@@ -216,7 +216,7 @@ fn gdb_stops_and_goes_on() {
         let said = gdb(&program, [use_of_ring, "ends"], &commands);
         assert!(said.contains(&format!("{function} + ")), "{use_of_ring}: {said}");
         assert!(said.contains("call to syscall write"), "{use_of_ring}: {said}");
-        // Without gdb, which sometimes loses a process with threads at its end.
+        // The program ended without gdb, which sometimes loses a process with threads at its end.
         assert!(said.contains("done\n"), "{use_of_ring}: {said}");
     }
 }
@@ -234,7 +234,7 @@ fn gdb_comes_and_goes() {
             Running::start(on_the_engine(&program).args([use_of_ring, "reads"]).stdin(Stdio::piped()));
         let process = program.id().to_string();
         let mut said = String::new();
-        // Until the program is in the wait.
+        // Try again until the program is in the wait.
         let begin = Instant::now();
         while !said.contains("read_a_byte") && !program.has_ended() {
             assert!(begin.elapsed() < patience(USUAL), "{use_of_ring}: no wait is seen: {said}");

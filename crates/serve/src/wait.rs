@@ -67,7 +67,7 @@ fn scan(fds: *const pollfd, count: usize) {
         if os::user_read_slice(at, &mut portion[..taken]).is_err() {
             return;
         }
-        // The number is the first half of each.
+        // The descriptor's number is the first half of each entry.
         portion[..taken].iter().for_each(|entry| watched_level(*entry as i32));
         at = at.wrapping_add((taken * size_of::<pollfd>()) as u64);
         left -= taken;

@@ -22,7 +22,7 @@ next! {
 struct Onward {
     /// libc's function.
     next: usize,
-    /// A `ret` instruction for it to return to.
+    /// A `ret` instruction to which that function returns.
     through: usize,
 }
 

@@ -210,7 +210,7 @@ const LEAF: usize = 16;
 fn tree(program: &mut Vec<sock_filter>, exact: &[u32], end: usize) {
     if exact.len() <= LEAF {
         for (index, address) in exact.iter().enumerate() {
-            // Over the remaining comparisons and the jump to the end.
+            // Skips the remaining comparisons and the jump to the end.
             program.push(same(*address, (exact.len() - index) as u8));
         }
         program.push(skip((end - program.len() - 1) as u32));

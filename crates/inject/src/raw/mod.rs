@@ -74,7 +74,7 @@ pub fn renew_after_fork() {
         // SAFETY: the child has no other thread that calls this library, and the value is replaced at once.
         unsafe { KNOWN.reset() };
         if let Some(mut known) = KNOWN.lock() {
-            // Not dropped: it may be half changed.
+            // The old value is not dropped, since it may be half changed.
             core::mem::forget(known.replace(Known::default()));
         }
     }

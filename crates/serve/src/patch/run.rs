@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(all(&[&[0x44, 0x8d, 0x50, 0x11], &[0x44, 0x0f, 0x44, 0xd0], &LOAD]), [5, 9, 13]);
         // mov %r15d,%eax: the number comes in a register.
         assert_eq!(all(&[&[0x44, 0x89, 0xf8]]), [3]);
-        // No more than fits into an island.
+        // No more instructions are moved than fit into an island.
         assert_eq!(all(&[&[0x44, 0x89, 0xe7].repeat(20)]).len(), MOVED_AT_MOST / 3);
     }
 
