@@ -36,7 +36,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     let ranges = if core::ptr::eq(other, ring) {
         registered_ranges(&guard, from, to, count)?
     } else {
-        // Two rings are never locked in turn.
+        // A thread never holds the locks of two rings, so this ring is unlocked first.
         let life = guard.cookie;
         drop(guard);
         let other = other.lock().map_err(|_| Errno::BADF)?;
