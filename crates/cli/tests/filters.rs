@@ -105,7 +105,7 @@ fn nothing_is_started_to_be_killed() {
         let why = one_line_failure(&below_one(call, &[]), 125);
         assert!(why.contains("anyring cannot serve io_uring: "), "{call}: {why}");
     }
-    // Threads make this call only when they meet at a lock.
+    // A thread makes this call only when another thread holds the lock that it wants.
     one_line_failure(&below_one(libc::SYS_futex, &["--guest"]), 125);
     one_line_failure(&below_one(libc::SYS_rt_sigreturn, &["--guest"]), 125);
     let log = folder.path().join("log");

@@ -356,7 +356,7 @@ mutations! {
             Raw "a_handler_on_the_alternate_stack_keeps_its_frames",
             "Decision 10: a handler overwrites another one, whose call is emulated, on the alternate stack.";
         RawZeroIsIgnored "raw-zero-is-ignored" Raw "anyring_raw_0_leaves_instructions_alone",
-            "Decision 10: ANYRING_RAW=0 is not heeded.";
+            "Decision 10: ANYRING_RAW=0 has no effect.";
     }
 }
 

@@ -182,7 +182,7 @@ impl Generator {
             0..=19 => Fd::Number(self.victim()),
             20 => Fd::Ring(self.slot()),
             21 => Fd::Number(self.choose(&[-1, -100, i32::MIN, i32::MAX, 9999, 70_000])),
-            // Numbers where the engine's own descriptors and rings' would be.
+            // Numbers that the engine's own descriptors and rings could have.
             22 if self.chance(1, 2) => Fd::Number(3584 + self.below(16) as i32),
             22 => Fd::Number(self.choose(&[4095, 4094, 4080, 512, 513, 514, 64, 65])),
             _ => Fd::Number(10 + self.below(40) as i32),
