@@ -363,7 +363,8 @@ fn nobody_is_said_to_serve_what_cannot_be_started() {
     }
 }
 
-/// Programs of x86-64 on another processor: no io_uring calls, no seccomp(2), no child without an exit signal.
+/// Programs of x86-64 in qemu's user emulation, which lacks io_uring's calls, seccomp(2), and children without an exit
+/// signal.
 #[test]
 fn programs_below_an_emulator_are_served_or_refused_in_one_line() {
     let emulator = ["qemu-x86_64-static", "qemu-x86_64"]

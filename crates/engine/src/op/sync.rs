@@ -95,8 +95,8 @@ impl Sync {
     }
 
     /// True for advice that never sleeps: file advice that only sets a flag (io_uring/advise.c,
-    /// io_fadvise_force_async), and memory advice that reads nothing in. The submitting thread makes these calls. A
-    /// worker's new stack could take the place of memory that the program has just unmapped.
+    /// io_fadvise_force_async), and memory advice that reads nothing in. The submitting thread makes these calls. If a
+    /// worker made them, its new stack could take the place of memory that the program has just unmapped.
     fn cheap_advice(&self) -> bool {
         match *self {
             Sync::Fadvise { advice, .. } => {

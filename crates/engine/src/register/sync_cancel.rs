@@ -54,9 +54,9 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     }
 }
 
-/// Returns the time to give up, which never comes for -1 and -1. Another negative timeout is over at once. If its sum
-/// with `now_ns` is before the clock began, it never fires, like such a timer in the kernel. The sum wraps as in the
-/// kernel (`ktime_set`, then `ktime_add_ns`).
+/// Returns the time to give up; `u64::MAX` for never, as with a timeout of -1 and -1. Any other negative timeout is
+/// over at once, unless its sum with `now_ns` is before the clock began. Like such a timer in the kernel, it then never
+/// fires. The sum wraps as in the kernel (`ktime_set`, then `ktime_add_ns`).
 fn deadline_ns(seconds: i64, nanoseconds: i64, now_ns: u64) -> u64 {
     const SECOND_NS: i64 = 1_000_000_000;
     let span_ns = match seconds {

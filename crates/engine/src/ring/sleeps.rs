@@ -92,7 +92,7 @@ thread_local! {
 }
 
 impl Place {
-    /// Changes the usage from `from` to `to`. False if a handler has changed it in between.
+    /// Changes the place's usage from `from` to `to`. False if a handler has changed the usage in between.
     fn pass(&self, from: u32, to: u32) -> bool {
         self.usage.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }

@@ -203,7 +203,7 @@ fn map_fork_page() -> Result<(), c_int> {
     Ok(())
 }
 
-/// True if this may be another process than `owner`, so that the kernel must be asked.
+/// True if the calling process may be another than `owner`. Only the kernel then knows.
 fn may_be_borrowed(owner: u32) -> bool {
     let word = PROCESS.load(Ordering::Relaxed);
     // SAFETY: null, or the word of a page that is never unmapped and that survives a fork.
