@@ -142,6 +142,18 @@ def docker_recipe(line):
     return fio
 
 
+def containers_conf(engine):
+    """A container of an image and a command line that know nothing of anyring."""
+    file = Path("/etc/containers/containers.conf")
+    before = file.read_text() if file.exists() else ""
+    file.write_text(recipe(engine, "Every container of podman"))
+    try:
+        results(engine)
+        did_it(engine, engine.run("fio:plain", *PROGRAM, flags=COUNTERS))
+    finally:
+        file.write_text(before)
+
+
 def compose(engine):
     if engine.engine("compose", "version").returncode != 0:
         return "this Docker has no `docker compose`"
@@ -342,6 +354,8 @@ TESTS = [
 ]
 
 COMPOSE = [("Compose", compose)]
+
+PODMAN = [("containers.conf: fio", containers_conf)]
 
 LXC = [
     ("lxc.environment: fio", lxc),

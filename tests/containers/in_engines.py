@@ -244,6 +244,7 @@ class Podman(Engine):
 
     denies = "ENOSYS"
     registry = "docker.io/library/"
+    own_tests = engine_tests.PODMAN
 
     def __init__(self, label, work, rootless=False):
         super().__init__(label, work)
