@@ -22,7 +22,8 @@ counts=$PWD/scripts/weight/counts.txt
 sum=$PWD/scripts/weight/library.py
 of_calls=$PWD/scripts/weight/calls.py
 compiler=$(rustc --version)
-# Kinds that may go to a worker, and so may grow more. A kind that seems to have grown is counted up to TRIES times.
+# Kinds that may go to a worker, and so may grow more. A kind or libc function that seems to have grown is counted up to
+# TRIES times.
 VARIES=" async4k memory4k openread "
 TRIES=3
 
@@ -48,13 +49,13 @@ calls() {
 
 ROUNDS=50
 
-# count_calls none|ring: a line for each libc function, like those of `count`, in counts.none or counts.ring.
+# count_calls none|ring FILE: a line for each libc function, like those of `count`, in FILE.
 count_calls() {
   rm -f calls.out*
   LD_PRELOAD=$library valgrind -q --tool=callgrind --callgrind-out-file=calls.out ./calls "$1" $ROUNDS >run.log 2>&1 ||
     { tail -n 3 run.log >&2; return 1; }
   LD_PRELOAD=$library strace -qq -o strace.out ./calls "$1" $ROUNDS >/dev/null 2>&1
-  python3 "$of_calls" strace.out "$(basename "$library")" "$1" $ROUNDS calls.out* >"counts.$1"
+  python3 "$of_calls" strace.out "$(basename "$library")" "$1" $ROUNDS calls.out* >"$2"
 }
 
 # unnamed: the exported functions that calls.c neither calls nor names as not counted.
@@ -63,10 +64,13 @@ unnamed() {
     <({ ./calls --list && ./calls --not-counted | tr ' ' '\n'; } | sort -u)
 }
 
-# count KIND: "KIND INSTRUCTIONS CALLS", a round.
+# count KIND [TRY]: "KIND INSTRUCTIONS CALLS", a round. A run counts all libc functions at once, so the functions of
+# one try share a run.
 count() {
   if [[ $1 == *.* ]]; then
-    { [ -e "counts.${1%%.*}" ] || count_calls "${1%%.*}"; } && grep -E "^$1 " "counts.${1%%.*}"
+    local state=${1%%.*}
+    local file=counts.$state.${2:-1}
+    { [ -s "$file" ] || count_calls "$state" "$file"; } && grep -E "^$1 " "$file"
     return
   fi
   local low=200 high=1200 before after calls_before calls_after
@@ -117,7 +121,7 @@ check() {
       continue
     fi
     for ((try = 1; try <= TRIES; try++)); do
-      line=$(count "$kind") || line="$kind failed"
+      line=$(count "$kind" $try) || line="$kind failed"
       if [ "$line" != "$kind failed" ] && ! has_grown "$kind" "$line" "$known"; then break; fi
     done
     if ((try > TRIES)); then
