@@ -114,8 +114,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
         let below = path.strip_prefix(root)?.to_string_lossy().into_owned();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let is_hidden = name.starts_with('.') && name != ".github";
-        if is_hidden || name == "target" || name == "node_modules" || LEFT_OUT.contains(&below.as_str())
-        {
+        if is_hidden || name == "target" || name == "node_modules" || LEFT_OUT.contains(&below.as_str()) {
             continue;
         }
         if path.is_dir() {
