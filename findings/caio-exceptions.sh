@@ -9,7 +9,8 @@
 set -euo pipefail
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-deps --target "$tmp/lib" caio==0.12.10
+python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-deps --target "$tmp/lib" \
+    caio==0.12.10
 
 cat > "$tmp/check.py" <<'PY'
 import asyncio, importlib, os, sys

@@ -8,7 +8,8 @@
 set -euo pipefail
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-deps --target "$tmp/lib" ceccomp==3.5
+python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-deps --target "$tmp/lib" \
+    ceccomp==3.5
 chmod +x "$tmp/lib/ceccomp/ceccomp"
 
 cat > "$tmp/check.py" <<'PY'

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Expected: the crate's table of a processor lists the calls of that processor's kernel (README: "Provides a syscall enum
-# for multiple architectures").
+# Expected: the crate's table of a processor lists the calls of that processor's kernel (README: "Provides a syscall
+# enum for multiple architectures").
 # Seen: the table of aarch64 also lists 20 calls that only 32-bit processors have, among them io_pgetevents_time64,
 # ppoll_time64 and futex_time64. The kernel's header defines these numbers where __BITS_PER_LONG is 32. It names call 79
 # `fstatat`, for newfstatat, so that parsing "newfstatat" fails. Its table of riscv64, made of the same generic list, is
@@ -39,7 +39,8 @@ fn main() {
     println!("riscv64 parses newfstatat: {}", "newfstatat".parse::<riscv64::Sysno>().is_ok());
 }
 RUST
-(cd "$tmp" && apt-get download -q=2 -o APT::Sandbox::User=root linux-libc-dev-arm64-cross=6.1.4-1cross1 && dpkg-deb -x ./*.deb header)
+(cd "$tmp" && apt-get download -q=2 -o APT::Sandbox::User=root linux-libc-dev-arm64-cross=6.1.4-1cross1 &&
+    dpkg-deb -x ./*.deb header)
 export CARGO_TARGET_DIR="$tmp/target"
 nice -n 19 cargo build -q --manifest-path "$tmp/Cargo.toml"
 timeout 30 "$tmp/target/debug/check" > "$tmp/tables"

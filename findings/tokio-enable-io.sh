@@ -2,9 +2,9 @@
 # Expected: a runtime reads files by io_uring only if it was asked to: "To enable io_uring, you need to specify the
 # --cfg tokio_unstable flag at compile time, enable the io-uring cargo feature, and set the Builder::enable_io_uring
 # runtime option" (tokio::fs::read).
-# Seen: the third condition does not exist. enable_io() alone, or enable_all(), turns io_uring on. So once any crate of a
-# build enables the feature, each runtime with enable_io() changes, and its answers do too: a read of an empty FIFO that
-# was opened with O_NONBLOCK is WouldBlock without rings, and waits for data with them.
+# Seen: the third condition does not exist. enable_io() alone, or enable_all(), turns io_uring on. So once any crate of
+# a build enables the feature, each runtime with enable_io() changes, and its answers do too: a read of an empty FIFO
+# that was opened with O_NONBLOCK is WouldBlock without rings, and waits for data with them.
 # Versions: tokio 1.54.1 (crates.io). Needs a kernel that serves io_uring. Seen 2026-11-29.
 set -euo pipefail
 tmp=$(mktemp -d)

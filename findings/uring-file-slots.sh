@@ -3,7 +3,7 @@
 # maximum number of registered files has been reached".
 # Seen: the limit counts all registrations of the ring's life. RegisteredFile has no Drop, and slots are numbered by a
 # counter that only grows: the 4,097th call fails although no RegisteredFile is left. A dropped registration also keeps
-# its file open in the kernel: the reader of a pipe gets no end of file after the writer, and its registration, are gone.
+# its file open in the kernel: the reader of a pipe gets no end of file after writer and registration are gone.
 # Versions: uring-file 0.9.0 (crates.io). Needs a kernel from 5.19 on that serves io_uring. Seen 2026-11-29.
 set -euo pipefail
 tmp=$(mktemp -d)

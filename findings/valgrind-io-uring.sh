@@ -38,7 +38,8 @@ int main(int argc, char **argv)
     } else {
         result = pread(file, buffer, 16, 0);
     }
-    printf("%s: %d bytes, the fourth is %s\n", argc > 2 ? "io_uring" : "pread", result, buffer[3] == 'd' ? "d" : "wrong");
+    printf("%s: %d bytes, the fourth is ", argc > 2 ? "io_uring" : "pread", result);
+    puts(buffer[3] == 'd' ? "d" : "wrong");
     free(buffer);
     return 0;
 }
