@@ -283,6 +283,8 @@ mutations! {
     "process" {
         BorrowersOwn "borrowers-own" Engine "a_child_of_vfork_of_an_unseen_fork_closes_its_own",
             "Decision 11: a child of vfork(2) of a child that was forked unseen is taken for the owner of its memory.";
+        BorrowersMakeThreads "borrowers-make-threads" Engine "a_process_in_the_same_memory_takes_no_worker_along",
+            "Decision 12: a process makes engine threads that serve another one, in whose memory it runs.";
         VforkChildrenClose "vfork-children-close" Engine "a_vfork_child_closes_the_pipe_that_is_read",
             "Decision 11: what a child of vfork(2) closes counts.";
         ThreadsOutstayTheLastRing "threads-outstay-the-last-ring" Engine "a_thousand_rings_that_exit_leave_nothing",

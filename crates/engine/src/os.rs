@@ -14,6 +14,7 @@ mod guard;
 pub mod handlers;
 mod interrupt;
 mod linux;
+pub mod owner;
 mod question;
 #[cfg(feature = "simulated")]
 pub mod simulated;

@@ -24,6 +24,7 @@ use crate::os::calls;
 use crate::os::{file_status, EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
+use crate::thread::tables;
 use crate::{alloc, descriptors, Errno};
 use facts::Facts;
 pub use facts::Medium;
@@ -199,9 +200,13 @@ impl PollSet {
         }
     }
 
-    /// Makes the poll set and its wake-up descriptor.
+    /// Makes the poll set and its wake-up descriptor. A process that runs in another one's memory makes none, since the
+    /// other one's table would not have the numbers.
     #[cold]
     fn make_first_epoll(&mut self, ends: EngineEnds) -> Result<i32, Errno> {
+        if tables::is_borrowers() {
+            return Err(Errno::MFILE);
+        }
         let set = descriptors::to_top(calls::epoll_create(epoll::CreateFlags::CLOEXEC)?)?;
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let kick = descriptors::to_top(calls::eventfd(0, flags)?)?;

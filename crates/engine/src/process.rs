@@ -10,7 +10,7 @@ use crate::forced::{point, Point};
 use crate::memory::{mapped, Area};
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{handlers, shares_memory_with, standard, syscall, Access, ForkPage, Os, Sys};
+use crate::os::{handlers, owner, standard, Access, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::holder_work::HolderWork;
 use crate::ring::table::{self, ring, rings};
@@ -20,12 +20,6 @@ use crate::wq::creds::Claim;
 use crate::{identity, thread, Errno};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-
-/// A word that reads 0 in a forked child.
-static FORK_PAGE: ForkPage = ForkPage::new();
-
-/// The process that the tables of this memory belong to.
-static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Number of rings that a thread can register for itself (`IORING_REGISTER_RING_FDS`).
 pub const REGISTERED_RINGS: usize = 16;
@@ -43,7 +37,7 @@ thread_local! {
 extern "C" fn thread_ends(_: *mut core::ffi::c_void) {
     // In a forked child the numbers belong to the parent's thread. `after_fork` closes them, if the child calls the
     // engine at all.
-    if !is_noticed() {
+    if !owner::is_noticed() {
         return;
     }
     let numbers = REGISTERED.replace([-1; REGISTERED_RINGS]);
@@ -270,7 +264,7 @@ pub fn registered_ring_number(index: u32) -> Result<i32, Errno> {
 /// engine.
 #[inline]
 pub fn notice_fork() {
-    match FORK_PAGE.word(Access::ByLoad) {
+    match owner::FORK_PAGE.word(Access::ByLoad) {
         Some(word) if word.load(Ordering::Relaxed) == 1 => {}
         Some(word) => after_fork(word),
         None => make_fork_word(),
@@ -308,41 +302,9 @@ fn inode_mapped_at(maps: &str, address: usize) -> Option<u64> {
     })
 }
 
-/// True if the tables belong to the calling process. False in a process that only shares their memory (vfork(2)), and
-/// in a forked child that has not been noticed yet.
-fn is_noticed() -> bool {
-    let word = FORK_PAGE.word(Access::ByLoad).map(|word| word.load(Ordering::Relaxed));
-    word == Some(1) && OWNER.load(Ordering::Relaxed) == Sys::process_id()
-}
-
-/// Returns the process whose memory this is, and whose tables are in that memory. It is the calling process, unless
-/// that is a child of vfork(2), for example.
-fn owner() -> u32 {
-    let Some(word) = FORK_PAGE.word(Access::ByLoad) else { return Sys::process_id() };
-    match word.load(Ordering::Relaxed) {
-        1 => OWNER.load(Ordering::Relaxed),
-        // In a child that libc's fork made, the page holds the process id.
-        _ => match FORK_PAGE.child(Access::ByLoad).map_or(0, |child| child.load(Ordering::Relaxed)) {
-            0 => owner_by_memory(),
-            child => child,
-        },
-    }
-}
-
-/// Does the work of [`owner`] in a child that was forked without the engine's notice.
-fn owner_by_memory() -> u32 {
-    let (me, parent) = (Sys::process_id(), syscall(libc::SYS_getppid, [0; 6]) as u32);
-    // The parent is 0 if it is outside of the PID namespace.
-    if parent != 0 && shares_memory_with(parent) && !mutated(Mutation::BorrowersOwn) {
-        parent
-    } else {
-        me
-    }
-}
-
 /// True if the memory belongs to the calling process. Also notices a forked child that has not been noticed yet.
 pub fn is_owner() -> bool {
-    let is_owner = owner() == Sys::process_id();
+    let is_owner = owner::of_memory() == Sys::process_id();
     if is_owner {
         notice_fork();
     }
@@ -353,7 +315,7 @@ pub fn is_owner() -> bool {
 /// changed for that process. A child of vfork(2) has its own descriptors. A child of clone(2) with CLONE_VM may share
 /// its parent's.
 pub fn has_these_tables() -> bool {
-    is_owner() || tables::are_same(owner())
+    is_owner() || tables::are_same(owner::of_memory())
 }
 
 /// Handles that number `fd` is a new duplicate, perhaps of a ring's descriptor.
@@ -370,7 +332,7 @@ pub fn shares_table_with_engine_only() -> bool {
 
 /// Handles that the calling thread has got a descriptor table of its own.
 pub fn unshared() {
-    tables::unshared(OWNER.load(Ordering::Relaxed) != 0 && !is_owner());
+    tables::unshared(owner::recorded() != 0 && !is_owner());
 }
 
 /// Prepares system call `number`, one of [`identity::NUMBERS`], which the calling thread is about to make. `argument`
@@ -381,12 +343,14 @@ pub fn before_identity_call(number: i64, argument: usize) {
         return;
     }
     // A child of vfork(2) counts, too: its parent then only makes new pools of threads.
-    if identity::is_kept() && FORK_PAGE.word(Access::ByLoad).is_some_and(|word| word.load(Ordering::Relaxed) == 1) {
+    if identity::is_kept()
+        && owner::FORK_PAGE.word(Access::ByLoad).is_some_and(|word| word.load(Ordering::Relaxed) == 1)
+    {
         return identity::count_change();
     }
     // A forked child that is noticed later would forget what is recorded here. A child of vfork(2) changes nothing of
     // its parent.
-    if OWNER.load(Ordering::Relaxed) != 0 && !is_owner() {
+    if owner::recorded() != 0 && !is_owner() {
         return;
     }
     // The only thread of a process differs from no other.
@@ -448,7 +412,7 @@ pub fn forked() {
     descriptors::close_in_flight();
     standard::reset_after_fork(false);
     // By system call, since the program may have blocked SIGSEGV.
-    if let Some(child) = FORK_PAGE.child(Access::ByCall) {
+    if let Some(child) = owner::FORK_PAGE.child(Access::ByCall) {
         child.store(Sys::process_id(), Ordering::Relaxed);
     }
     handlers::leave_critical();
@@ -456,9 +420,9 @@ pub fn forked() {
 
 #[cold]
 fn make_fork_word() {
-    OWNER.store(Sys::process_id(), Ordering::Relaxed);
+    owner::record(Sys::process_id());
     descriptors::CLOSING.set(closing);
-    let _ = FORK_PAGE.map(1); // out of memory: the next call of the engine tries again
+    let _ = owner::FORK_PAGE.map(1); // out of memory: the next call of the engine tries again
 }
 
 /// Puts a forked child in order. No handler may interrupt this function, since a handler's calls would wait for this
@@ -478,10 +442,10 @@ fn put_in_order(word: &AtomicU32) {
         }
         return;
     }
-    let owner = owner();
+    let owner = owner::of_memory();
     // SAFETY: as below.
     unsafe { thread::reset_after_fork() };
-    let shared = tables::record_sharing_with(OWNER.load(Ordering::Relaxed));
+    let shared = tables::record_sharing_with(owner::recorded());
     descriptors::set_forgetting(shared);
     standard::reset_after_fork(shared);
     // SAFETY: the word is zero only in a child that has not called the engine yet, where the forking thread is alone.
@@ -515,7 +479,7 @@ fn put_in_order(word: &AtomicU32) {
         // SAFETY: only functions of this type are stored there.
         unsafe { core::mem::transmute::<*mut (), fn()>(renew)() };
     }
-    OWNER.store(owner, Ordering::Relaxed);
+    owner::record(owner);
     word.store(1, Ordering::Release); // partner: the Acquire loads above
 }
 

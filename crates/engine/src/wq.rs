@@ -205,7 +205,7 @@ impl Asleep {
         let mut needed = Need::Nothing;
         if let Some(mut pool) = POOL.lock() {
             pool.asleep += 1;
-            if crate::thread::tables::mine() == crate::thread::tables::FIRST {
+            if crate::thread::tables::is_first() {
                 needed = Need::of(&mut pool);
             }
         }

@@ -234,6 +234,7 @@ cases! {
     a_child_with_its_parents_descriptors_parts_from_them: "borrows" "parts";
     a_bad_pointer_of_a_child_whose_handlers_are_gone_is_efault: "borrows" "bad-pointers";
     a_process_in_the_same_memory_is_killed_while_it_waits: "borrows" "killed";
+    a_process_in_the_same_memory_takes_no_worker_along: "borrows" "workers";
 
     rings_that_a_child_exits_leave_it_nothing: "children" "exits";
     rings_that_a_child_closes_leave_it_nothing: "children" "closes";

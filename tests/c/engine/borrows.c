@@ -259,10 +259,65 @@ static void killed(void)
 	}
 }
 
+/* Natively, and in the engine, a worker makes each of these. */
+static void use_workers(void)
+{
+	char name[] = "borrows-XXXXXX";
+	int file = mkstemp(name);
+
+	CHECK(file >= 0 && unlink(name) == 0);
+	for (int i = 1; i <= 3; i++) {
+		struct io_uring_sqe *sqe = next_sqe(&ring);
+
+		io_uring_prep_fsync(sqe, file, 0);
+		sqe->user_data = i;
+		sqe->flags |= IOSQE_ASYNC;
+		submit(&ring, 1);
+		expect(&ring, i, 0);
+	}
+	CHECK(close(file) == 0);
+}
+
+static int use_workers_and_exit(void *unused)
+{
+	(void)unused;
+	use_workers();
+	_exit(0);
+}
+
+/* A process in the same memory has a request made that natively a worker makes. Its end takes no worker along that
+ * the parent counts on. */
+static void workers(void)
+{
+	static const int flags[] = {CLONE_VM | CLONE_VFORK | SIGCHLD, CLONE_VM | SIGCHLD,
+				    CLONE_VM | CLONE_FILES | SIGCHLD};
+	const size_t size = 1 << 18;
+
+	for (unsigned i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+		for (int before = 0; before < 2; before++) {
+			char *stack = malloc(size);
+
+			CHECK(pipe(pipes) == 0);
+			init_ring(&ring, 8, 0);
+			if (before) /* the parent has a worker of its own */
+				use_workers();
+			wait_for_child(clone(use_workers_and_exit, stack + size, flags[i], NULL));
+			use_workers();
+			submit_read(&ring, pipes[0], buffer, 4, 3);
+			write_all(pipes[1], "abcd");
+			only_look(&ring);
+			expect(&ring, 3, 4);
+			io_uring_queue_exit(&ring);
+			CHECK(close(pipes[0]) == 0 && close(pipes[1]) == 0);
+			free(stack);
+		}
+}
+
 CASES({"raw", borrows_from_raw},
       {"_Fork", borrows_from_Fork},
       {"dups", dups},
       {"level", level},
       {"parts", parts},
       {"bad-pointers", use_bad_pointers_without_handlers},
-      {"killed", killed})
+      {"killed", killed},
+      {"workers", workers})

@@ -4,7 +4,7 @@ use crate::forced::{point, Point};
 use crate::issue::{iopoll, msg_ring};
 use crate::mutation::{mutated, Mutation};
 use crate::op::{row, Context, Direction, Identity, Op, Operation, Punt, Verdict, Waiter};
-use crate::os::file_status;
+use crate::os::{file_status, owner};
 use crate::request::Request;
 use crate::request::{Id, State, Target, Then, Tried};
 use crate::ring::arrivals::{Left, Rest};
@@ -133,7 +133,9 @@ impl RingGuard {
         let ring = self.ring();
         let by_task_work = approach == Approach::Plain && op.by_task_work();
         let as_caller = op.depends_on_caller(self.slab[id].opcode) || self.slab[id].hold.is_some();
-        let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // workers have the first table
+        // Workers have the first table. A process that runs in another one's memory has no workers, and its credentials
+        // and descriptors may differ. So it makes the call itself.
+        let by_creds_pool = as_caller || tables::mine() != tables::FIRST || owner::is_another();
         let may_be_armed = approach == Approach::AttemptFirst || by_creds_pool || self.may_be_armed_later(id, fd);
         if may_be_armed {
             self.open_ahead();

@@ -53,7 +53,7 @@ fn hand_over(ring: &'static Ring, mut mailbox: Held<'static, Mailbox<&'static Ri
 /// Opens the helper's descriptors in a call of the program, after which an engine thread may start the helper. While
 /// they are made, they take the lowest numbers, which the program's own files would have in the kernel.
 pub fn open_ahead() {
-    if tables::mine() != tables::FIRST {
+    if !tables::is_first() {
         return;
     }
     // The lock is needed even if they are open: a helper of rings that are gone may be about to close them.
@@ -84,6 +84,10 @@ pub fn ensure_started() -> bool {
 }
 
 fn start(mailbox: &mut Mailbox<&'static Ring>) -> bool {
+    if tables::is_borrowers() {
+        mailbox.close();
+        return false;
+    }
     // The helper would inherit the table of the thread that makes it.
     let started = tables::mine() == tables::FIRST && open_if_closed() && START.call(()) == Some(true);
     if !started {

@@ -37,7 +37,7 @@ impl Ring {
             drop((arrived.take(left), messages.take(left), retired.take(left), holder_work.take(left)));
             left.forget(Left::UNANNOUNCED | Left::OWED);
             self.inherited.store(false, Ordering::Relaxed);
-            self.table.store(tables::mine(), Ordering::Relaxed);
+            self.table.store(tables::of_new_ring(), Ordering::Relaxed);
             self.kept_from_children.store(false, Ordering::Relaxed);
             self.polled_by_ring.store(false, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);

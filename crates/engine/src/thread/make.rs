@@ -8,7 +8,7 @@
 //! thread.
 
 use super::{change_mask, count, follow, maker, name, open_signals, place, symbol, tables, IS_OURS, NAMES};
-use crate::os::{handlers, Os, Sys};
+use crate::os::{handlers, owner, Os, Sys};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -26,7 +26,8 @@ pub fn spawn(entry: Entry, argument: *mut c_void) -> bool {
     maker::ask(entry, argument).unwrap_or(false)
 }
 
-/// Starts a detached thread that serves the whole process, for a caller that needs it.
+/// Starts a detached thread that serves the whole process, for a caller that needs it. In a process that runs in
+/// another one's memory, only the other one's maker can make it.
 pub fn spawn_needed(entry: Entry, argument: *mut c_void) -> bool {
     maker::keep_maker_if_unfiltered();
     maker::ask(entry, argument).unwrap_or_else(|| make(entry, argument, Like::Process))
@@ -75,6 +76,9 @@ type Create = unsafe extern "C" fn(
 
 /// Makes a thread, in the calling thread.
 pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
+    if owner::is_another() {
+        return false;
+    }
     prepare();
     // In a child of _Fork(3) or clone(2), libc still counts the parent's threads. One of those may have held malloc's
     // lock, which is never released in the child.

@@ -73,7 +73,7 @@ pub(super) fn is_this_thread() -> bool {
 
 /// Makes sure, when a ring was made, that a process with several threads has a maker.
 pub fn keep_maker() {
-    if !exists() && count::program_has_several() && !handlers::is_running() && tables::mine() == tables::FIRST {
+    if !exists() && count::program_has_several() && !handlers::is_running() && tables::is_first() {
         start();
     }
 }
@@ -99,7 +99,7 @@ fn start() {
 /// Asks the maker for a thread that serves the process. True if the maker made one. `None` if there is no maker, or
 /// the maker does not proceed.
 pub(super) fn ask(entry: Entry, argument: *mut c_void) -> Option<bool> {
-    if !exists() || is_this_thread() || tables::mine() != tables::FIRST {
+    if !exists() || is_this_thread() || !tables::is_first() {
         return None;
     }
     let asked = Arc::new(Asked { entry, argument: argument as usize, state: AtomicU32::new(WAITS) });

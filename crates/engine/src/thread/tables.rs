@@ -11,7 +11,7 @@
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
-use crate::os::{standard, syscall, Os, Sys};
+use crate::os::{owner, standard, syscall, Os, Sys};
 use crate::thread;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -20,6 +20,8 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 const KCMP_FILES: usize = 2;
 /// The table that the process began with.
 pub const FIRST: u32 = 0;
+/// The table of a process that runs in the memory of another one, but does not share its descriptors.
+const BORROWERS: u32 = u32::MAX - 1;
 /// The thread's table is not known yet.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -46,6 +48,26 @@ pub fn mine() -> u32 {
         find()
     } else {
         FIRST
+    }
+}
+
+/// True if the calling thread uses the table that the memory's process began with. Engine threads that serve that
+/// process use that table.
+pub fn is_first() -> bool {
+    mine() == FIRST && !is_borrowers()
+}
+
+/// True if the calling process runs in the memory of another one, whose descriptors it does not share.
+pub fn is_borrowers() -> bool {
+    owner::is_another() && !are_same(owner::of_memory())
+}
+
+/// Returns the table of a ring that the calling thread makes.
+pub fn of_new_ring() -> u32 {
+    if is_borrowers() {
+        BORROWERS
+    } else {
+        mine()
     }
 }
 
