@@ -45,6 +45,12 @@ macro_rules! calls {
     };
 }
 
+/// openat(2). On x86-64 rustix's `open` calls open(2), which filters for other processors do not know.
+#[inline(always)]
+fn open_by_path(path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(rustix::fs::CWD, path, flags, mode)
+}
+
 #[inline(always)]
 fn directly<T>(make: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     make()
@@ -79,7 +85,7 @@ calls! {
     /// memfd_create(2).
     SYS_memfd_create fn memfd_create<P: Arg>(name: P, flags: MemfdFlags) -> OwnedFd = rustix::fs::memfd_create;
     /// openat(2).
-    SYS_openat fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> OwnedFd = rustix::fs::open;
+    SYS_openat fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> OwnedFd = open_by_path;
     /// pipe2(2).
     SYS_pipe2 fn pipe_with(flags: PipeFlags) -> (OwnedFd, OwnedFd) = rustix::pipe::pipe_with;
     /// socketpair(2).
