@@ -7,7 +7,6 @@
 
 mod description;
 pub mod ends;
-pub mod forks;
 pub mod level;
 pub mod limit;
 pub mod numbers;
@@ -18,8 +17,8 @@ pub use numbers::{closes_are_seen, is_ring, record_use, set_closes_are_seen};
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{handlers, standard};
-use crate::os::{Os, Sys};
+use crate::os::{changes, for_now, handlers, standard};
+use crate::os::{ForNow, Os, Sys};
 use crate::sync::Hook;
 use crate::thread::tables;
 use crate::Errno;
@@ -96,6 +95,7 @@ fn own_bit(fd: i32) -> Option<(&'static AtomicU64, u64)> {
 fn remember(fd: i32) -> bool {
     let Some((word, bit)) = own_bit(fd) else { return true };
     OWN_END.fetch_max(fd as u32 + 1, Relaxed);
+    FLOOR.fetch_min(fd, Relaxed);
     word.fetch_or(bit, Relaxed) & bit == 0
 }
 
@@ -103,6 +103,22 @@ fn remember(fd: i32) -> bool {
 #[inline]
 pub fn is_own(fd: i32) -> bool {
     own_bit(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+}
+
+/// The lowest number that may be the engine's own, now or soon. Relaxed, as [`OWN`].
+static FLOOR: AtomicI32 = AtomicI32::new(i32::MAX);
+
+/// True if number `fd` may be the engine's own, or may become so in another thread's call. A thread may also be about to
+/// move a descriptor away from that number.
+#[inline]
+pub fn may_be_own(fd: i32) -> bool {
+    fd >= FLOOR.load(Relaxed) || changes::are_under_way()
+}
+
+/// True if the engine has, or had, a number of its own.
+#[inline]
+pub fn have_been() -> bool {
+    FLOOR.load(Relaxed) != i32::MAX
 }
 
 /// Returns the lowest number in `first..=last` that belongs to the engine. Costs one load in a process where no
@@ -113,12 +129,7 @@ pub fn next_own(first: u32, last: u32) -> Option<u32> {
 }
 
 /// Moves a descriptor to the top of the table (close-on-exec), and records that it belongs to the engine.
-pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
-    to_top_from(crate::os::for_now(fd))
-}
-
-/// Moves one of the engine's temporary descriptors ([`ForNow`](crate::os::ForNow)) to the top of the table.
-pub fn to_top_from(fd: crate::os::ForNow) -> Result<Own, Errno> {
+pub fn to_top(fd: ForNow) -> Result<Own, Errno> {
     let moved = duplicate_to_top(fd.as_fd(), Use::Kept);
     #[cfg(debug_assertions)]
     if moved.is_err() {
@@ -142,6 +153,7 @@ fn find_lowest() -> i32 {
         lowest = lowest.min(3);
     }
     LOWEST.store(lowest, Relaxed);
+    FLOOR.fetch_min(lowest, Relaxed);
     lowest
 }
 
@@ -155,7 +167,7 @@ enum Use {
 }
 
 fn duplicate_to_top(fd: BorrowedFd<'_>, of_use: Use) -> Result<Own, Errno> {
-    forks::change(|| {
+    changes::change(|| {
         let own = find_number(fd)?;
         if of_use == Use::InFlight {
             mark_in_flight(own.0);
@@ -187,7 +199,7 @@ fn find_number(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
 }
 
 /// Moves a descriptor into [`RING_NUMBERS`]. If the limit rules that range out, moves it to any free number.
-pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+pub fn to_ring_number(fd: ForNow) -> Result<ForNow, Errno> {
     let mut lowests = [RING_NUMBERS.start, 64, 0].into_iter();
     let mut next = lowests.next();
     while let Some(lowest) = next.take() {
@@ -198,10 +210,7 @@ pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
                 close_quietly(moved);
                 continue;
             }
-            Ok(moved) => {
-                close_quietly(fd);
-                return Ok(moved);
-            }
+            Ok(moved) => return Ok(for_now(moved)),
             Err(Errno::MFILE | Errno::INVAL) => next = lowests.next(),
             Err(error) => return Err(error),
         }
@@ -288,7 +297,7 @@ pub fn close(fd: i32) {
     if IS_FORGETTING.load(Relaxed) {
         return;
     }
-    forks::change(|| {
+    changes::change(|| {
         if let Some((word, bit)) = own_bit(fd) {
             word.fetch_and(!bit, Relaxed);
             let in_flight = &IN_FLIGHT[fd as usize / 64];
@@ -303,7 +312,7 @@ pub fn close(fd: i32) {
 /// Replaces number `fd`, which the program is about to close or reuse, by a new eventfd that nobody uses. If none can
 /// be made (the table may be full), replaces it by `other`, which is no longer used.
 pub fn put_nothing(fd: i32, other: i32) {
-    let nothing = calls::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).map(crate::os::for_now);
+    let nothing = calls::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
     let from = nothing.as_ref().map_or(other, |nothing| nothing.as_raw_fd());
     crate::os::syscall(libc::SYS_dup3, [from as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0]);
 }
@@ -326,7 +335,7 @@ mod tests {
     #[test]
     fn own_numbers_are_found_until_they_are_closed() {
         let file = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
-        let own = to_top(file.expect("open /dev/null")).expect("room at the top");
+        let own = to_top(for_now(file.expect("open /dev/null"))).expect("room at the top");
         let number = own.as_raw_fd() as u32;
         assert!(is_own(number as i32));
         assert_eq!(next_own(number, number), Some(number));
@@ -342,7 +351,7 @@ mod tests {
     fn own_numbers_stay_below_a_limit_that_became_lower() {
         let child = || {
             let open = || rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
-            let own_number = || open().and_then(to_top).map_or(-1, |own| own.as_raw_fd());
+            let own_number = || open().map(for_now).and_then(to_top).map_or(-1, |own| own.as_raw_fd());
             let high = own_number();
             let limit = calls::getrlimit(Resource::Nofile);
             let lower = rustix::process::Rlimit { current: Some(high as u64 / 2), ..limit };

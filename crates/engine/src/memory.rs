@@ -7,12 +7,12 @@ pub mod view;
 use crate::mutation::{mutated, Mutation};
 use crate::os::arch::page_bytes;
 use crate::os::calls;
-use crate::os::{self, check_writable, unlocked, Question};
+use crate::os::{self, check_writable, unlocked, ForNow, Question};
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
 use core::sync::atomic::{AtomicU8, Ordering};
 use layout::Layout;
-use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use view::{copy_words, View};
@@ -57,7 +57,7 @@ pub(crate) static MAKES_MEMFDS: Question = Question::likely(|| {
 /// Makes a memfd of `bytes` bytes that no process can make smaller, nor seal against growth. Without these seals, a
 /// process that has or had the memfd could end every process that maps it, by SIGBUS. Source: memfd_create(2), File
 /// sealing. Fails with ENOSYS if a filter refuses memfds.
-pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd, Errno> {
+pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<ForNow, Errno> {
     use rustix::fs::SealFlags;
     if !MAKES_MEMFDS.is_yes() {
         return Err(Errno::NOSYS);

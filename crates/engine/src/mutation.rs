@@ -281,6 +281,8 @@ mutations! {
             "Decision 5: a bad pointer of the program's crashes it.";
     }
     "process" {
+        ClosesMeetChanges "closes-meet-changes" Engine "ranges_are_closed_while_rings_are_made",
+            "Decision 12: numbers are closed while a number of the engine's own is made.";
         BorrowersOwn "borrowers-own" Engine "a_child_of_vfork_of_an_unseen_fork_closes_its_own",
             "Decision 11: a child of vfork(2) of a child that was forked unseen is taken for the owner of its memory.";
         BorrowersMakeThreads "borrowers-make-threads" Engine "a_process_in_the_same_memory_takes_no_worker_along",

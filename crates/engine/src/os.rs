@@ -8,6 +8,7 @@ pub mod arch;
 pub mod backing;
 pub mod borrowed;
 pub mod calls;
+pub mod changes;
 mod clock;
 mod fork;
 mod guard;

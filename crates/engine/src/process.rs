@@ -10,7 +10,7 @@ use crate::forced::{point, Point};
 use crate::memory::{mapped, Area};
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{handlers, owner, standard, Access, Os, Sys};
+use crate::os::{changes, handlers, owner, standard, Access, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::holder_work::HolderWork;
 use crate::ring::table::{self, ring, rings};
@@ -151,12 +151,18 @@ pub fn closing_range(first: u32, last: u32) {
 /// True if a close of number `fd`, or another file under it, may concern the engine.
 #[inline]
 pub fn concerns_number(fd: i32) -> bool {
-    fd >= 0 && (fd <= 2 || descriptors::is_own(fd) || is_ring(fd) || was_used(fd))
+    fd >= 0 && (fd <= 2 || descriptors::may_be_own(fd) || is_ring(fd) || was_used(fd))
 }
 
-/// True if one of the numbers `first..=last` concerns the engine, as far as the engine records numbers.
+/// True if one of the numbers `first..=last` may belong to a ring, or be used by a request, or be one of 0, 1 and 2. The
+/// engine handles a close of these first.
+pub fn knows_range(first: u32, last: u32) -> bool {
+    first <= 2 || next_known(first, last).is_some()
+}
+
+/// True if a close of the numbers `first..=last` concerns the engine.
 pub fn concerns_range(first: u32, last: u32) -> bool {
-    first <= 2 || descriptors::next_own(first, last).is_some() || next_known(first, last).is_some()
+    descriptors::have_been() || knows_range(first, last)
 }
 
 /// Handles that the program is about to close number `fd`, or to open another file under it. Fails with EBADF if the
@@ -395,12 +401,12 @@ pub fn at_fork(renew: fn()) -> bool {
 /// handlers are deferred until the locks are free.
 pub fn forks() {
     handlers::enter_critical();
-    descriptors::forks::begin();
+    changes::fork_begins();
 }
 
 /// Ends the deferral that [`forks`] began. Called after fork(3) has returned in the parent.
 pub fn has_forked() {
-    descriptors::forks::end();
+    changes::fork_ends();
     handlers::leave_critical();
 }
 
@@ -408,7 +414,7 @@ pub fn has_forked() {
 /// of vfork(2). Also closes files of the parent's requests. The rest waits, since most children execute another
 /// program.
 pub fn forked() {
-    descriptors::forks::reset_after_fork();
+    changes::reset_after_fork();
     descriptors::close_in_flight();
     standard::reset_after_fork(false);
     // By system call, since the program may have blocked SIGSEGV.
@@ -452,7 +458,7 @@ fn put_in_order(word: &AtomicU32) {
     unsafe {
         table::reset_after_fork();
         tables::reset_after_fork();
-        descriptors::forks::reset_after_fork();
+        changes::reset_after_fork();
         descriptors::limit::reset_after_fork();
         crate::wq::reset_after_fork();
         crate::wq::futex::reset_after_fork();

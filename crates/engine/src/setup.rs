@@ -6,7 +6,7 @@ use crate::lock::Lock;
 use crate::memory::layout::Layout;
 use crate::memory::{Memory, NO_FILE};
 use crate::os::version;
-use crate::os::{user_read, user_write};
+use crate::os::{user_read, user_write, ForNow};
 use crate::ring::recorder::Recorder;
 use crate::ring::table;
 use crate::ring::State;
@@ -15,7 +15,7 @@ use crate::wait::{self, sqpoll};
 use crate::{chaos, descriptors, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::{AtomicU64, Ordering};
-use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, IntoRawFd};
 
 /// The features of Linux 6.18 that this engine has.
 pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
@@ -118,7 +118,7 @@ pub fn is_valid(entries: u32, params: u64) -> bool {
 struct Unpublished {
     memory: Option<Memory>,
     control: Option<Control>,
-    program_end: Option<OwnedFd>,
+    program_end: Option<ForNow>,
 }
 
 impl Drop for Unpublished {
@@ -129,10 +129,6 @@ impl Drop for Unpublished {
         }
         if let Some(memory) = &mut self.memory {
             memory.release();
-        }
-        // Not by its own drop, which would call anyring's `close`, and so take the locks of rings.
-        if let Some(program_end) = self.program_end.take() {
-            descriptors::close_quietly(program_end);
         }
     }
 }
@@ -230,7 +226,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOpti
     table::publish(fd, ring)?; // the number was checked to fit
     drop(choosing);
     process::give_context();
-    let _ = made.program_end.take().map(OwnedFd::into_raw_fd);
+    let _ = made.program_end.take().map(ForNow::into_raw_fd);
     if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {
         // The number stays the engine's, since the program knows the ring only by its thread's registration.
         return process::register_ring_number(fd, None).map(|index| index as i32);

@@ -11,12 +11,12 @@ use crate::descriptors::{self, Own};
 use crate::lock::Lock;
 use crate::memory::{sealed_memfd, with_file_size};
 use crate::os::calls;
-use crate::os::{backing, check, syscall};
+use crate::os::{backing, check, syscall, ForNow};
 use crate::Errno;
 use anyring_abi::Opcode;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -224,7 +224,6 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
             None => Source::Memfd,
         };
     }
-    descriptors::close_quietly(fd);
     Ok(())
 }
 
@@ -277,7 +276,7 @@ fn in_passing(path: usize, count: impl FnOnce(&Stats)) {
 
 /// Gives the counters' file its size, with blocks if its file system can allocate them in advance. So a full disk is
 /// reported by this call, and not by SIGBUS (see `os::backing`).
-fn make_room(fd: &OwnedFd) -> Result<(), Errno> {
+fn make_room(fd: &ForNow) -> Result<(), Errno> {
     use crate::os::calls::{fallocate, ftruncate};
     use rustix::fs::FallocateFlags;
     let bytes = size_of::<Stats>() as u64;
@@ -323,7 +322,7 @@ fn show() {
 
 /// Makes a new memfd in place of the closed one, with the same counters at the same address.
 fn show_memfd() -> Result<Own, Errno> {
-    let fd = crate::os::for_now(sealed_memfd(NAME, size_of::<Stats>() as u64)?);
+    let fd = sealed_memfd(NAME, size_of::<Stats>() as u64)?;
     let block = BLOCK.load(Ordering::Relaxed);
     // The kernel makes this copy, since it may read the counters while they change.
     let args = [fd.as_raw_fd() as usize, block as usize, size_of::<Stats>(), 0, 0, 0];
@@ -331,12 +330,12 @@ fn show_memfd() -> Result<Own, Errno> {
     // SAFETY: maps over the mapping that `open` made, which has this size and is never unmapped. The new mapping has
     // the same counters. No ring lived until now, so hardly any thread counts.
     unsafe { map(block, MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
-    descriptors::to_top_from(fd)
+    descriptors::to_top(fd)
 }
 
 /// Opens the file, if its name still leads to the same file, and maps it at the same address.
 fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
-    let fd = calls::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
+    let fd = calls::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
     let found = calls::fstat(&fd)?;
     if [found.st_dev, found.st_ino] != identity {
@@ -346,7 +345,7 @@ fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
     // the same counters, or those of a forked child separated from its parent's. The child's are a few calls without
     // a ring, and are lost.
     unsafe { map(BLOCK.load(Ordering::Relaxed), MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
-    descriptors::to_top_from(fd)
+    descriptors::to_top(fd)
 }
 
 /// Closes the file if the last ring has gone, as `are_gone` says. It stays open for a tracer, which may want to trace

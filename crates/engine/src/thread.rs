@@ -113,7 +113,6 @@ pub fn sleeps(thread: u32) -> Option<bool> {
     let path = format!("/proc/self/task/{thread}/stat");
     let open = || calls::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let file = standard::on_any_thread(open).ok()?;
-    let file = crate::os::for_now(file);
     let mut text = [0u8; 64];
     let bytes = calls::read(&file, &mut text).ok()?;
     // "1234 (name) S ...", where the name may contain anything. Source: proc_pid_stat(5).

@@ -6,7 +6,7 @@ use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
 use crate::state::State;
 use crate::{exe, loader, probe, script, signals, tcb, world};
-use anyring_engine::{alloc, descriptors, log, process, thread};
+use anyring_engine::{alloc, descriptors, log, os, process, thread};
 use anyring_serve::filters::Way;
 use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
@@ -235,7 +235,7 @@ fn keep_host_open() {
         HOST_ID[0].store(status.dev(), Ordering::Relaxed);
         HOST_ID[1].store(status.ino(), Ordering::Relaxed);
     }
-    if let Ok(own) = descriptors::to_top(file.into()) {
+    if let Ok(own) = descriptors::to_top(os::for_now(file.into())) {
         HOST.store(own.into_raw_fd(), Ordering::Relaxed);
     }
 }

@@ -5,7 +5,7 @@
 //! as if they were not open. The following numbers are not protected:
 //!
 //! - Numbers from 65,536 on.
-//! - The number of a descriptor that the engine is just opening in another thread's call.
+//! - Against dup2(2), the number of a descriptor that the engine is just opening in another thread's call.
 //! - Against raw instructions, numbers outside the range that the filter knows
 //!   ([`KNOWN_NUMBERS`](anyring_serve::door::KNOWN_NUMBERS)). The engine's numbers are outside that range if the limit
 //!   on descriptors is under 1,024.
@@ -16,8 +16,8 @@ use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::process::concerns_number;
 use anyring_engine::Errno;
 use anyring_serve::descriptor::{
-    self, before_close, before_closing_from, before_dup, before_fcntl, close_range_by, record_duplicate,
-    record_fcntl, unshare_by,
+    self, before_close, before_dup, before_fcntl, close_from, close_range_by, record_duplicate, record_fcntl,
+    unshare_by,
 };
 use anyring_serve::named;
 use core::ffi::c_int;
@@ -203,14 +203,14 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
         missing();
         return;
     };
-    for (first, last) in before_closing_from(first.max(0) as u32) {
+    close_from(first.max(0) as u32, |(first, last)| {
         if last == u32::MAX {
             // SAFETY: the caller's own argument, or a higher one.
             unsafe { next(first as c_int) };
         } else {
             close_piece(first, last);
         }
-    }
+    });
 }
 
 /// Closes `first..=last`, one by one if the kernel lacks or refuses close_range(2).

@@ -353,6 +353,11 @@ cases! {
     a_first_ring_is_made_where_files_have_to_be_small: "ends" "file-size";
     rings_made_at_once_leave_the_limit_on_files: "ends" "file-size-at-once";
 
+    ranges_are_closed_while_rings_are_made: "ranges" "ranges";
+    everything_from_a_number_on_is_closed_while_rings_are_made: "ranges" "from";
+    numbers_are_closed_one_by_one_while_rings_are_made: "ranges" "loops";
+    rings_that_are_lost_to_a_range_write_to_no_file: "ranges" "files-ranges";
+    rings_that_are_lost_one_by_one_write_to_no_file: "ranges" "files-loops";
     a_ring_made_after_closing_everything_is_served: "close_all" "ring-afterwards";
     numbers_free_after_closing_everything_are_the_programs: "close_all" "free-numbers";
     numbers_in_use_before_closing_everything_are_not_written_to: "close_all" "numbers-in-use";

@@ -8,8 +8,9 @@ use crate::{door, entry, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os::standard::is_held;
+use anyring_engine::os::{changes, check};
 use anyring_engine::resource::files;
-use anyring_engine::{process, Errno};
+use anyring_engine::{descriptors, process, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Set when the process makes its first ring, and never cleared. As long as it is not set, no wait has to check for
@@ -40,7 +41,17 @@ pub fn before_close(fd: i32) -> Result<(), Errno> {
 /// Serves close(2). True if the number is closed now, as a ring's number is. If false, the caller makes the call.
 pub fn close(fd: i32) -> Result<bool, Errno> {
     number_goes(fd, true)?;
-    Ok(door::close(fd))
+    if door::close(fd) {
+        return Ok(true);
+    }
+    if !descriptors::may_be_own(fd) {
+        return Ok(false);
+    }
+    changes::apart(|| match door::is_own(fd) {
+        true => Err(Errno::BADF),
+        // SAFETY: the number that the program closes.
+        false => check(unsafe { sys::call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }).map(|_| true),
+    })
 }
 
 /// Checks a number that the program is about to close, or to replace with another file.
@@ -62,6 +73,9 @@ pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
     let is_ours = door::is_ring(new) || door::is_own(new) || is_held(new);
     if refused || (is_ours && !is_open(old)) {
         return Ok(());
+    }
+    if descriptors::may_be_own(new) {
+        changes::apart(|| ());
     }
     number_goes(new, false).map_err(|_| Errno::BUSY)?;
     door::closing(new);
@@ -93,8 +107,11 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
     if flags & libc::CLOSE_RANGE_UNSHARE != 0 && door::shares_table_with_engine_only() {
         flags &= !libc::CLOSE_RANGE_UNSHARE; // as in `unshare_by`
     }
-    if flags == 0 && first <= last && !process::concerns_range(first, last) {
-        return call(first, last, flags);
+    if flags == 0 && first <= last && !process::knows_range(first, last) {
+        return match descriptors::have_been() {
+            true => close_pieces(first, last, call),
+            false => call(first, last, flags),
+        };
     }
     let unshares = flags & libc::CLOSE_RANGE_UNSHARE != 0;
     let closes = flags & !libc::CLOSE_RANGE_UNSHARE == 0;
@@ -108,7 +125,14 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
         return answer;
     }
     entry::aside(|| before_close_range(first, last));
-    pieces(first, last).map(|(first, last)| call(first, last, 0)).find(|answer| *answer < 0).unwrap_or(0)
+    close_pieces(first, last, call)
+}
+
+/// Closes `first..=last`, except the engine's own numbers, while no thread changes those.
+fn close_pieces(first: u32, last: u32, mut call: impl FnMut(u32, u32, u32) -> isize) -> isize {
+    changes::apart(|| {
+        pieces(first, last).map(|(first, last)| call(first, last, 0)).find(|answer| *answer < 0).unwrap_or(0)
+    })
 }
 
 /// Ends the rings in `first..=last`, before the program closes these numbers.
@@ -174,9 +198,13 @@ pub fn record_duplicate(old: i32, new: i32) {
     }
 }
 
-/// Ends the rings from number `first` on, before the program closes all these numbers. Returns the ranges to close,
-/// without the engine's own numbers.
-pub fn before_closing_from(first: u32) -> impl Iterator<Item = (u32, u32)> {
+/// Ends the rings from number `first` on. Then `close` closes all numbers from there on, in ranges without the engine's
+/// own numbers.
+pub fn close_from(first: u32, close: impl FnMut((u32, u32))) {
     entry::aside(|| before_close_range(first, u32::MAX));
-    pieces(first, u32::MAX)
+    if descriptors::have_been() {
+        changes::apart(|| pieces(first, u32::MAX).for_each(close));
+    } else {
+        pieces(first, u32::MAX).for_each(close);
+    }
 }

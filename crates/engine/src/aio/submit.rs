@@ -405,7 +405,7 @@ fn first_attempt_result(
 #[cold]
 fn can_be_polled(fd: i32) -> bool {
     use rustix::event::epoll;
-    let Ok(set) = calls::epoll_create(epoll::CreateFlags::CLOEXEC).map(crate::os::for_now) else { return true };
+    let Ok(set) = calls::epoll_create(epoll::CreateFlags::CLOEXEC) else { return true };
     Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, 0, 0) != Err(Errno::PERM)
 }
 

@@ -64,7 +64,7 @@ pub fn same_description(one: i32, other: i32) -> bool {
 /// added to the set, then replaced by a duplicate of `other`, and added again. That fails with EEXIST only if the
 /// description is the same.
 fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
-    let epoll = calls::epoll_create(rustix::event::epoll::CreateFlags::CLOEXEC).map(crate::os::for_now)?;
+    let epoll = calls::epoll_create(rustix::event::epoll::CreateFlags::CLOEXEC)?;
     let epoll = rustix::fd::AsRawFd::as_raw_fd(&epoll);
     let watch = |number| Sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, number, 0, 0);
     // Fails for regular files, so no duplicate of one is made. Closing such a duplicate would give up the program's

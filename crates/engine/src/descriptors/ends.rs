@@ -4,11 +4,11 @@
 //! opened for reading and writing through /proc, so that it is writable like a kernel ring (decision 2).
 
 use crate::os::calls;
-use crate::os::{check, file_status, for_now, syscall, ForNow, Os, Sys};
+use crate::os::{check, file_status, syscall, ForNow, Os, Sys};
 use crate::thread::uninterrupted;
 use crate::{descriptors, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
-use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, IntoRawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -164,7 +164,7 @@ pub fn last_copy_gone(sender: i32) -> bool {
 ///
 /// # Errors
 /// Those of socketpair(2).
-pub fn make() -> Result<(Pending, OwnedFd), Errno> {
+pub fn make() -> Result<(Pending, ForNow), Errno> {
     let refused = match calls::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None) {
         Ok((ours, theirs)) => {
             let sender = descriptors::to_top(ours)?;
@@ -176,24 +176,22 @@ pub fn make() -> Result<(Pending, OwnedFd), Errno> {
     by_pipe().map_err(|_| refused)
 }
 
-fn by_pipe() -> Result<(Pending, OwnedFd), Errno> {
+fn by_pipe() -> Result<(Pending, ForNow), Errno> {
     let (program, sender) = both_ways()?;
     let kicked = descriptors::to_top(both_ways()?.0)?;
-    let sender = descriptors::to_top_from(sender)?;
+    let sender = descriptors::to_top(sender)?;
     let is_first_pipe = !PIPES.swap(true, Ordering::Relaxed);
     Ok((Pending { sender, kicked: Some(kicked), is_first_pipe }, program))
 }
 
 /// Makes a pipe. Returns a descriptor that reads and writes it, and the end that only writes.
-fn both_ways() -> Result<(OwnedFd, ForNow), Errno> {
+fn both_ways() -> Result<(ForNow, ForNow), Errno> {
     let (reader, writer) = calls::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    let (reader, writer) = (for_now(reader), for_now(writer));
     // The calling thread may have a table of its own.
     let path = format!("/proc/thread-self/fd/{}", reader.as_raw_fd());
     let both = calls::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     let named = identity(reader.as_raw_fd());
     if named.is_none() || identity(both.as_raw_fd()) != named {
-        descriptors::close_quietly(both);
         return Err(Errno::NOSYS);
     }
     Ok((both, writer))

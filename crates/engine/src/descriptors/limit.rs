@@ -1,8 +1,8 @@
 //! Raises resource limits of the process for a moment, and keeps a number in reserve for a full descriptor table.
 
-use super::{forks, mark_in_flight, remember, Own, Use};
+use super::{mark_in_flight, remember, Own, Use};
 use crate::lock::Lock;
-use crate::os::{calls, check, syscall};
+use crate::os::{calls, changes, check, syscall};
 use crate::thread::tables;
 use crate::Errno;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -75,7 +75,7 @@ pub fn give_back() {
 /// the number in reserve.
 #[cold]
 pub(super) fn duplicate_beyond(fd: BorrowedFd<'_>, of_use: Use) -> Result<Own, Errno> {
-    forks::change(|| {
+    changes::change(|| {
         let own = find_number_beyond(fd)?;
         if of_use == Use::InFlight {
             mark_in_flight(own.as_raw_fd());

@@ -165,7 +165,7 @@ fn map(file: &impl rustix::fd::AsFd) -> Result<*mut Block, Errno> {
 
 /// Maps `file`. Fails with EINVAL unless [`Reader::create`] made the file.
 pub(crate) fn map_file(file: &str) -> Result<&'static Block, Errno> {
-    let fd = calls::open(file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
+    let fd = calls::open(file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     map_checked(&fd)
 }
 

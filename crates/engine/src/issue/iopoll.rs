@@ -79,9 +79,7 @@ fn has_poll_queues(device: u64) -> bool {
         let path = format!("/sys/dev/block/{major}:{minor}/{queue}/io_poll");
         let Ok(file) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
         let mut text = [0u8; 1];
-        let polls = calls::read(&file, &mut text) == Ok(1) && text == *b"1";
-        descriptors::close_quietly(file);
-        polls
+        calls::read(&file, &mut text) == Ok(1) && text == *b"1"
     })
 }
 

@@ -1,7 +1,8 @@
 //! WAITID: waitid(2). An attempt never sleeps. `wq::waitid` waits for a child that has no state to report yet.
 
 use super::{reject_unused, Context, Field, Operation, Punt, Verdict, Waiter};
-use crate::os::{check, standard, syscall, user_write_slice};
+use crate::os::changes::Change;
+use crate::os::{check, for_now, standard, syscall, user_write_slice};
 use crate::resource::files::FixedFile;
 use crate::{descriptors, Errno};
 use anyring_abi::Sqe;
@@ -106,8 +107,10 @@ impl Waitid {
             libc::P_PIDFD => descriptors::duplicate(self.id).ok()?,
             libc::P_PID => {
                 let open = || check(syscall(libc::SYS_pidfd_open, [self.id as usize, 0, 0, 0, 0, 0]));
+                let _change = Change::begin();
                 let opened = standard::on_any_thread(|| standard::above(open)).ok()?;
-                std::os::fd::IntoRawFd::into_raw_fd(descriptors::to_top(descriptors::owned(opened)).ok()?)
+                let opened = for_now(descriptors::owned(opened));
+                std::os::fd::IntoRawFd::into_raw_fd(descriptors::to_top(opened).ok()?)
             }
             _ => return None,
         };

@@ -30,6 +30,12 @@ pub fn may_be() -> bool {
     !SEEN.load(Ordering::Relaxed) || MADE.load(Ordering::Relaxed) || vforks().load(Ordering::Relaxed) != 0
 }
 
+/// True in a child of vfork(2) that is recorded, and in the calling thread while it makes one.
+#[inline]
+pub fn is_vforked() -> bool {
+    vforks().load(Ordering::Relaxed) != 0
+}
+
 /// Sets whether all children in this memory are recorded from now on.
 pub fn are_seen(seen: bool) {
     SEEN.store(seen, Ordering::Relaxed);

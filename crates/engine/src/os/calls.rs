@@ -6,7 +6,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "who calls these says why")]
 
-use super::standard;
+use super::changes::{self, Change};
+use super::linux::Made;
+use super::{standard, ForNow};
 use crate::Errno;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -51,6 +53,14 @@ fn open_by_path(path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd, Er
     rustix::fs::openat(rustix::fs::CWD, path, flags, mode)
 }
 
+/// Makes descriptors as [`standard::above`] does. They are the engine's for a moment.
+#[inline(always)]
+#[cfg_attr(debug_assertions, track_caller)]
+fn above<T: Made>(make: impl FnOnce() -> Result<T, Errno>) -> Result<T::ForNow, Errno> {
+    let _change = Change::begin();
+    standard::above(make).map(Made::for_now)
+}
+
 #[inline(always)]
 fn directly<T>(make: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     make()
@@ -77,20 +87,20 @@ macro_rules! calls_on_memory {
 
 // Calls that make descriptors.
 calls! {
-    by standard::above:
+    by above:
     /// epoll_create1(2).
-    SYS_epoll_create1 fn epoll_create(flags: epoll::CreateFlags) -> OwnedFd = rustix::event::epoll::create;
+    SYS_epoll_create1 fn epoll_create(flags: epoll::CreateFlags) -> ForNow = rustix::event::epoll::create;
     /// eventfd2(2).
-    SYS_eventfd2 fn eventfd(count: u32, flags: EventfdFlags) -> OwnedFd = rustix::event::eventfd;
+    SYS_eventfd2 fn eventfd(count: u32, flags: EventfdFlags) -> ForNow = rustix::event::eventfd;
     /// memfd_create(2).
-    SYS_memfd_create fn memfd_create<P: Arg>(name: P, flags: MemfdFlags) -> OwnedFd = rustix::fs::memfd_create;
+    SYS_memfd_create fn memfd_create<P: Arg>(name: P, flags: MemfdFlags) -> ForNow = rustix::fs::memfd_create;
     /// openat(2).
-    SYS_openat fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> OwnedFd = open_by_path;
+    SYS_openat fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> ForNow = open_by_path;
     /// pipe2(2).
-    SYS_pipe2 fn pipe_with(flags: PipeFlags) -> (OwnedFd, OwnedFd) = rustix::pipe::pipe_with;
+    SYS_pipe2 fn pipe_with(flags: PipeFlags) -> (ForNow, ForNow) = rustix::pipe::pipe_with;
     /// socketpair(2).
     SYS_socketpair fn socketpair(domain: AddressFamily, kind: SocketType, flags: SocketFlags,
-        protocol: Option<rustix::net::Protocol>) -> (OwnedFd, OwnedFd) = rustix::net::socketpair;
+        protocol: Option<rustix::net::Protocol>) -> (ForNow, ForNow) = rustix::net::socketpair;
 }
 
 calls! {
@@ -182,7 +192,7 @@ pub fn directory<F: AsFd>(open: F, room: &mut [MaybeUninit<u8>]) -> RawDir<'_, F
 #[cfg_attr(debug_assertions, track_caller)]
 pub fn read_text(path: &str) -> std::io::Result<String> {
     at(libc::SYS_openat)?;
-    standard::above(|| std::fs::read_to_string(path))
+    changes::change(|| standard::above(|| std::fs::read_to_string(path)))
 }
 
 /// Returns the target of a symbolic link.

@@ -32,6 +32,8 @@ struct Thread {
     left: AtomicPtr<Left>,
     /// Address of the mark of the program's handler that runs, or that a jump has left.
     handler: AtomicUsize,
+    /// Number of changes of the engine's own numbers that the thread is in, one inside the other.
+    changes: AtomicU32,
 }
 
 /// An action deferred until its thread holds no lock.
@@ -60,6 +62,12 @@ fn thread() -> &'static Thread {
 #[inline]
 pub fn id_word() -> &'static AtomicU32 {
     &thread().id
+}
+
+/// Returns the word in which `os::changes` keeps the number of the calling thread's changes.
+#[inline]
+pub fn changes() -> &'static AtomicU32 {
+    &thread().changes
 }
 
 /// The function given to [`before_first_critical`].

@@ -1,6 +1,7 @@
 //! The trait `Os` on Linux itself.
 
 use super::arch::{kernel, EPOLL_WAIT, POLL};
+use super::changes::Change;
 use super::question::{is_permitted, is_refused_by, Question};
 use super::{check, wait, wait_interruptibly, EpollEvent, Os};
 use crate::os::calls;
@@ -330,13 +331,47 @@ impl Os for Linux {
     }
 }
 
-/// A descriptor for short use, which keeps its number. Dropping an `OwnedFd` calls libc's `close`, and so anyring's
-/// wrapper, which takes the locks of rings. So no `OwnedFd` may be dropped while the thread holds a ring's lock.
-pub struct ForNow(RawFd);
+/// A descriptor of the engine for short use, which keeps its number. The program cannot close it meanwhile by a close
+/// of many numbers. Dropping an `OwnedFd` calls libc's `close`, and so anyring's wrapper, which takes the locks of
+/// rings. So no `OwnedFd` may be dropped while the thread holds a ring's lock.
+pub struct ForNow(RawFd, Change);
 
 /// Keeps `fd` for a moment.
 pub fn for_now(fd: OwnedFd) -> ForNow {
-    ForNow(fd.into_raw_fd())
+    ForNow(fd.into_raw_fd(), Change::begin())
+}
+
+/// Descriptors that the kernel has just made.
+pub trait Made {
+    /// The same descriptors for short use.
+    type ForNow;
+    /// Keeps them for a moment.
+    fn for_now(self) -> Self::ForNow;
+}
+
+impl Made for OwnedFd {
+    type ForNow = ForNow;
+    fn for_now(self) -> ForNow {
+        for_now(self)
+    }
+}
+
+impl Made for (OwnedFd, OwnedFd) {
+    type ForNow = (ForNow, ForNow);
+    fn for_now(self) -> (ForNow, ForNow) {
+        (for_now(self.0), for_now(self.1))
+    }
+}
+
+impl IntoRawFd for ForNow {
+    /// Returns the number, which the caller gives to the program.
+    fn into_raw_fd(self) -> RawFd {
+        let number = self.0;
+        let this = core::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is not used any more, nor dropped.
+        drop(unsafe { core::ptr::read(&raw const this.1) });
+        number
+    }
 }
 
 impl AsRawFd for ForNow {

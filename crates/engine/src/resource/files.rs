@@ -10,8 +10,8 @@ use super::tag::{Tag, Tagged};
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::file_status;
 use crate::os::handlers;
+use crate::os::{file_status, for_now};
 use crate::os::{standard, user_read, Os, Sys};
 use crate::sync::Hook;
 use crate::{descriptors, Errno};
@@ -152,7 +152,7 @@ fn is_among_own_locks(fd: i32) -> bool {
 fn own_locks_have(is_it: impl Fn(&str, &str) -> bool) -> Option<bool> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let locks = calls::open("/proc/locks", flags, Mode::empty()).map(crate::os::for_now).ok()?;
+    let locks = calls::open("/proc/locks", flags, Mode::empty()).ok()?;
     let mut text = Vec::new();
     let mut portion = vec![0u8; 4096];
     while let Ok(bytes @ 1..) = calls::read(&locks, &mut portion) {
@@ -282,7 +282,7 @@ impl Files {
     /// `file_index` is slot + 1, or `IORING_FILE_INDEX_ALLOC` for any free slot. Returns the CQE's result: 0, or the
     /// slot that was found.
     pub fn install(&mut self, fd: i32, file_index: u32) -> Result<i32, Errno> {
-        let moved = descriptors::to_top(descriptors::owned(fd as usize))?;
+        let moved = descriptors::to_top(for_now(descriptors::owned(fd as usize)))?;
         let file = FixedFile::new(rustix::fd::IntoRawFd::into_raw_fd(moved), None);
         if file_index == IORING_FILE_INDEX_ALLOC as u32 {
             let slot = self.find_free().ok_or(Errno::NFILE)?;

@@ -5,7 +5,7 @@ use crate::lock::Lock;
 use crate::memory::layout::word;
 use crate::memory::view::View;
 use crate::os::calls;
-use crate::os::syscall;
+use crate::os::{changes, for_now, syscall};
 use crate::ring::State;
 use crate::ring::{Ring, RingGuard};
 use crate::shared::control::Control;
@@ -171,7 +171,7 @@ impl Poller {
         let wake = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.wake.as_raw_fd()) };
         Ok(Arc::new(Poller {
             waiting: Lock::new(Waiting { rings: Vec::new(), ended: true }),
-            wake: descriptors::to_top(calls::fcntl_dupfd_cloexec(wake, 0)?)?,
+            wake: descriptors::to_top(changes::change(|| calls::fcntl_dupfd_cloexec(wake, 0).map(for_now))?)?,
             thread: AtomicU32::new(self.thread.load(Ordering::Relaxed)),
             again: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),

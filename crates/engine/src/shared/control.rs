@@ -177,7 +177,7 @@ impl Control {
     pub fn new() -> Result<Control, Errno> {
         let base = match memory::map_shared(BYTES) {
             Err(Errno::AGAIN) => {
-                let file = crate::os::for_now(memory::sealed_memfd(c"anyring-control", BYTES as u64)?);
+                let file = memory::sealed_memfd(c"anyring-control", BYTES as u64)?;
                 memory::map_range(file.as_fd(), 0, BYTES)?
             }
             answer => answer?,

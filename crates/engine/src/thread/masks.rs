@@ -30,7 +30,7 @@ pub fn another_blocks(signal: i32) -> bool {
 /// Checks all threads once. The descriptor numbers that this takes are free for the program again when it returns.
 fn blocked_now(signal: i32) -> Option<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = crate::os::for_now(calls::open(c"/proc/self/task", flags, Mode::empty()).ok()?);
+    let folder = calls::open(c"/proc/self/task", flags, Mode::empty()).ok()?;
     let mut room = Vec::with_capacity(2048);
     let mut entries = calls::directory(&folder, room.spare_capacity_mut());
     let me = Sys::thread_id();
@@ -48,7 +48,6 @@ fn blocked_now(signal: i32) -> Option<bool> {
 fn mask_of(thread: u32) -> Option<u64> {
     let path = format!("/proc/self/task/{thread}/status");
     let file = calls::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let file = crate::os::for_now(file);
     let mut text = vec![0u8; 4096];
     let length = calls::read(&file, &mut text).ok()?;
     let text = core::str::from_utf8(&text[..length]).ok()?;

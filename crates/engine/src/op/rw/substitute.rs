@@ -15,7 +15,7 @@ use crate::descriptors::status_flags;
 use crate::mutation::{mutated, Mutation};
 use crate::op::call;
 use crate::os::calls;
-use crate::os::{check, file_status, for_now, standard, syscall, FileStatus, ForNow, Os, Sys};
+use crate::os::{check, file_status, standard, syscall, FileStatus, ForNow, Os, Sys};
 use crate::Errno;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::pipe::{PipeFlags, SpliceFlags};
@@ -128,9 +128,7 @@ fn through_pipe(
 
 /// Makes a nonblocking pipe for one call. A pipe that was kept would be shared with forked children.
 fn own_pipe() -> Option<(ForNow, ForNow)> {
-    let pipe = standard::on_any_thread(|| calls::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK));
-    let (output, input) = pipe.ok()?;
-    Some((for_now(output), for_now(input)))
+    standard::on_any_thread(|| calls::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)).ok()
 }
 
 fn into_pipe(fd: i32, iovecs: *const [usize; 2], count: usize) -> Option<Result<usize, Errno>> {
