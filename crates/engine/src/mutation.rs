@@ -177,6 +177,11 @@ mutations! {
             "An attempt that was put off is not made before a sleep.";
         LateComersGoFirst "late-comers-go-first" Case "order_of_waiting::read_that_waited_has_the_first_byte",
             "A read that is submitted goes before one that waits for the same.";
+        AnswersOfOthersCount "answers-of-others-count" Case "poll_batch::a_refused_one_among_them",
+            "A POLL_ADD takes the answer that one call for several found for another.";
+        AnswersOutliveTheirSubmission "answers-outlive-their-submission"
+            Case "poll_batch::what_a_refusal_leaves_is_polled_anew",
+            "What one call for several POLL_ADDs found counts in a later submission.";
         DescriptionsMadeNonblocking "descriptions-made-nonblocking" Engine "flags_of_descriptions_stay",
             "Decision 13: descriptions of the program are made nonblocking.";
         PipesOpenedAnew "pipes-opened-anew" Engine "pipes_have_no_other_ends_than_the_programs",

@@ -8,13 +8,15 @@
 //! Before a thread sleeps, every entry armed since its last check gets one EPOLL_CTL_MOD. If that finds a reused
 //! number (ENOENT), the file is polled again.
 //!
-//! `poll/facts.rs` keeps what is remembered of each file, and `poll/turns.rs` the order of service. `issue/arm.rs` arms
+//! `poll/facts.rs` keeps what is remembered of each file, `poll/turns.rs` the order of service, and `poll/ahead.rs` what
+//! one call found for several POLL_ADDs. `issue/arm.rs` arms
 //! and serves the requests that wait. `issue/single.rs` does so for requests of Linux AIO that wait without a slot in
 //! the slab. `issue/turns.rs` makes polls together, and handles requests that were armed without an attempt.
 //!
 //! All of this is part of a ring's state and is accessed under the ring's lock only. The exception is `epoll_wait`,
 //! which is called without the lock.
 
+pub(crate) mod ahead;
 pub(crate) mod facts;
 pub(crate) mod turns;
 
@@ -112,6 +114,8 @@ pub struct PollSet {
     pub(crate) due: turns::Due,
     /// Number of requests that wait for readiness.
     pub(crate) armed: u32,
+    /// What one poll(2) has found for POLL_ADDs that are about to be taken from the SQ.
+    pub(crate) ahead: ahead::Ahead,
     /// The buffer for the events of a poll.
     pub(crate) seen: Vec<EpollEvent>,
 }
@@ -283,6 +287,7 @@ impl PollSet {
         if mutated(Mutation::OwnNumbersStayKnown) && descriptors::is_own(fd) {
             return;
         }
+        self.ahead.forget();
         if let Some(entry) = self.existing(fd) {
             entry.names_another_file();
             entry.registered = 0;

@@ -181,6 +181,7 @@ impl RingGuard {
         let looked = self.poll_set.has_unwatched() && unwatched::check(self);
         let Some(epoll) = self.poll_set.epoll() else { return looked };
         self.poll_set.due.unattempted = false;
+        self.poll_set.ahead.forget();
         // The buffer is kept between calls: clearing it would cost more than the call itself.
         let mut events = core::mem::take(&mut self.poll_set.seen);
         events.resize(EVENTS, EpollEvent::default());

@@ -73,6 +73,11 @@ impl OnRing for RingGuard {
         }
     }
 
+    #[inline]
+    fn polled_ahead(&mut self, fd: i32, events: u16) -> Option<u16> {
+        self.poll_set.ahead.take(fd, events)
+    }
+
     fn remove_poll(&mut self, remove: &PollRemove) -> Verdict {
         self.end_poll(remove)
     }

@@ -349,6 +349,8 @@ pub trait OnRing {
     fn record_file(&mut self, fd: i32);
     /// If `fd` is a ring (perhaps this ring), makes that ring's CQEs turn it readable from now on.
     fn watch_ring(&mut self, fd: i32, edge_triggered: bool);
+    /// Returns which of `events` one call for several POLL_ADDs has found on `fd`; `None` if it was not asked.
+    fn polled_ahead(&mut self, fd: i32, events: u16) -> Option<u16>;
     /// Carries out a POLL_REMOVE.
     fn remove_poll(&mut self, remove: &PollRemove) -> Verdict;
     /// Carries out a TIMEOUT_REMOVE.

@@ -26,6 +26,8 @@ pub struct PollAdd {
 
 /// Events that poll(2) reports even if the program did not ask for them.
 const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP) as u16;
+/// The same for requests of io_uring.
+const ALWAYS_IN_RINGS: u16 = ALWAYS | libc::POLLRDHUP as u16;
 /// The key with which a socket wakes its waiters when data has arrived (`sock_def_readable` in net/core/sock.c).
 const DATA: u16 = (libc::POLLIN | libc::POLLPRI | libc::POLLRDNORM | libc::POLLRDBAND) as u16;
 
@@ -43,10 +45,15 @@ impl PollAdd {
         Ok(PollAdd {
             events: sqe.op_flags as u16,
             multishot: multishot && sqe.op_flags & libc::EPOLLONESHOT as u32 == 0,
-            always: ALWAYS | libc::POLLRDHUP as u16,
+            always: ALWAYS_IN_RINGS,
             found: false,
             watches_ring: false,
         })
+    }
+
+    /// Returns the events for which an attempt of the SQE with these `poll32_events` polls.
+    pub fn asked_for(poll32_events: u32) -> u16 {
+        poll32_events as u16 | ALWAYS_IN_RINGS
     }
 
     /// Makes the request of an IOCB_CMD_POLL. Source: `aio_poll` in fs/aio.c.
@@ -82,18 +89,9 @@ impl PollAdd {
         seen
     }
 
-    /// True if the file was ready when the request was armed, and the request has not reported that yet.
-    pub fn found_at_once(&self) -> bool {
-        self.found
-    }
-}
-
-impl Operation for PollAdd {
-    fn issue(&mut self, context: Context) -> Verdict {
-        if context.fd < 0 {
-            return Verdict::error(Errno::BADF);
-        }
-        match Sys::poll_now(context.fd, self.events | self.always) {
+    /// Returns the verdict on what a poll that did not wait has found.
+    fn verdict_on(&mut self, found: Result<u16, Errno>) -> Verdict {
+        match found {
             Ok(seen) if seen & libc::POLLNVAL as u16 != 0 => Verdict::error(Errno::BADF),
             // Arming a multishot request reports a file that is ready already.
             Ok(seen) if self.multishot => {
@@ -107,9 +105,26 @@ impl Operation for PollAdd {
         }
     }
 
+    /// True if the file was ready when the request was armed, and the request has not reported that yet.
+    pub fn found_at_once(&self) -> bool {
+        self.found
+    }
+}
+
+impl Operation for PollAdd {
+    fn issue(&mut self, context: Context) -> Verdict {
+        if context.fd < 0 {
+            return Verdict::error(Errno::BADF);
+        }
+        self.verdict_on(Sys::poll_now(context.fd, self.events | self.always))
+    }
+
     fn issue_on(&mut self, ring: &mut impl OnRing, fd: i32) -> Verdict {
         self.watches_ring = descriptors::is_ring(fd);
         ring.watch_ring(fd, true);
+        if let Some(seen) = ring.polled_ahead(fd, self.events | self.always) {
+            return self.verdict_on(Ok(seen));
+        }
         self.issue(Context { fd, nonblock: true })
     }
 

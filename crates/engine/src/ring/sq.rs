@@ -1,5 +1,6 @@
 //! Intake: each SQE is copied once, checked, and either finished at once or made a request.
 
+mod ahead;
 mod first_call;
 #[cfg(test)]
 mod tests;
@@ -8,6 +9,7 @@ use super::broken::Uncompleted;
 use super::{RingGuard, State};
 use crate::forced::{point, Point};
 use crate::memory::layout::{word, LARGE_SHIFT};
+use crate::mutation::{mutated, Mutation};
 use crate::op::net::{flags_of_filled, refused_flags, refused_send};
 use crate::op::{self, definition, Definition, Direction, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
@@ -127,6 +129,9 @@ impl RingGuard {
     #[inline(always)] // each submission
     fn end_submission(&mut self) {
         self.end_open_chain();
+        if !mutated(Mutation::AnswersOutliveTheirSubmission) {
+            self.poll_set.ahead.forget();
+        }
         if !self.drain.is_idle() {
             self.release_submitted();
         }
@@ -260,6 +265,9 @@ impl RingGuard {
         if sqe.opcode >= FIRST_LARGE {
             self.submit_large(run, index, *sqe);
         } else {
+            if sqe.opcode == Opcode::PollAdd as u8 && run.left + 1 >= ahead::LEAST {
+                self.poll_ahead(position, run.left + 1);
+            }
             run.accepted = Some(self.accept(sqe));
         }
         Ok(true)

@@ -255,3 +255,80 @@ fn more_than_fit_into_one_look(cx: &Context) {
     assert_eq!(completions(&mut ring, expected.len()), expected);
     ring.expect_quiet();
 }
+
+#[case]
+fn sixty_four_of_three_kinds(cx: &Context) {
+    let (files, mut ring) = polled_often(cx, 64, 64);
+    let (mut expected, mut closed, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, file) in files.into_iter().enumerate() {
+        let index = index as u64;
+        ring.push(poll(&file, index));
+        match index % 3 {
+            0 => {
+                make_ready(&file);
+                expected.push((index, READY));
+                kept.push(file);
+            }
+            1 => kept.push(file),
+            _ => {
+                expected.push((index, -libc::EBADF));
+                closed.push(file);
+            }
+        }
+    }
+    drop(closed);
+    assert_eq!(ring.submit(), 64);
+    assert_eq!(completions(&mut ring, expected.len()), expected);
+    ring.expect_quiet();
+    kept.iter().for_each(make_ready);
+    assert_eq!(completions(&mut ring, 21).len(), 21);
+}
+
+#[case]
+fn a_ring_among_them(cx: &Context) {
+    let (files, mut ring) = polled_often(cx, 4, 8);
+    let mut other = cx.ring(4);
+    make_ready(&files[3]);
+    let polls = |other: &Ring, ring: &mut Ring| {
+        (0..3).for_each(|index| ring.push(poll(&files[index], index as u64)));
+        ring.push(sqe::poll_add(other.fd, libc::POLLIN, 0).data(9));
+        ring.push(poll(&files[3], 3));
+        assert_eq!(ring.submit(), 5);
+    };
+    polls(&other, &mut ring);
+    assert_eq!(completions(&mut ring, 1), [(3, READY)]);
+    other.go(sqe::nop());
+    assert_eq!(completions(&mut ring, 1), [(9, READY)]);
+    polls(&other, &mut ring);
+    assert_eq!(completions(&mut ring, 2), [(9, READY), (3, READY)]);
+}
+
+#[case(own_flags, since = "5.18")]
+fn a_refused_one_among_them(cx: &Context) {
+    let files: Vec<File> = (0..6).map(|_| sys::eventfd(0, libc::EFD_NONBLOCK)).collect();
+    let mut ring = cx.ring_with(8, IORING_SETUP_SUBMIT_ALL);
+    [0, 1, 3, 5].iter().for_each(|index: &usize| make_ready(&files[*index]));
+    for (index, file) in files.iter().enumerate() {
+        ring.push(Sqe { buf_index: u16::from(index == 1), ..poll(file, index as u64) });
+    }
+    assert_eq!(ring.submit(), 6);
+    assert_eq!(completions(&mut ring, 4), [(0, READY), (1, -libc::EINVAL), (3, READY), (5, READY)]);
+    ring.expect_quiet();
+}
+
+#[case(own_flags)]
+fn what_a_refusal_leaves_is_polled_anew(cx: &Context) {
+    let files: Vec<File> = (0..4).map(|_| sys::eventfd(0, libc::EFD_NONBLOCK)).collect();
+    let mut ring = cx.ring_with(8, 0);
+    make_ready(&files[1]);
+    ring.push(poll(&files[0], 0));
+    ring.push(Sqe { buf_index: 1, ..poll(&files[1], 7) });
+    (1..4).for_each(|index| ring.push(poll(&files[index], index as u64)));
+    assert_eq!(ring.submit(), 2);
+    assert_eq!(completions(&mut ring, 1), [(7, -libc::EINVAL)]);
+    drain(&files[1]);
+    make_ready(&files[2]);
+    assert_eq!(ring.enter(3, 0, 0, 0, 0), 3);
+    assert_eq!(completions(&mut ring, 1), [(2, READY)]);
+    ring.expect_quiet();
+}
