@@ -284,10 +284,15 @@ impl Whose {
         }
     }
 
-    /// The filter by thread name for events of this kind; `None` for all threads of the scope.
+    /// The kernel's filter for events of this kind: by thread name, where the scope is not the program's threads. A
+    /// polling thread reports each look for task work, thousands a second, so those that found none are left out.
     fn filter(self, kind: Kind) -> Option<&'static str> {
-        let of_kernel = self == Whose::All && !matches!(kind, Kind::Create | Kind::TaskAdd);
-        of_kernel.then_some("comm ~ \"iou-*\" || comm ~ \"kworker*\"")
+        match (self, kind) {
+            (Whose::Own, Kind::TaskWorkRun) => Some("count != 0"),
+            (Whose::Own, _) | (Whose::All, Kind::Create | Kind::TaskAdd) => None,
+            (Whose::All, Kind::TaskWorkRun) => Some("(comm ~ \"iou-*\" || comm ~ \"kworker*\") && count != 0"),
+            (Whose::All, _) => Some("comm ~ \"iou-*\" || comm ~ \"kworker*\""),
+        }
     }
 }
 
