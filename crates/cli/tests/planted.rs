@@ -31,9 +31,26 @@ fn traced(what: &str) -> Option<Value> {
     Some(serde_json::from_str(&text).expect("JSON"))
 }
 
+/// The only row of an opcode.
+fn row<'a>(report: &'a Value, opcode: &str) -> &'a Value {
+    let kinds = report["rings"][0]["kinds"].as_array().expect("kinds");
+    let rows: Vec<_> = kinds.iter().filter(|kind| kind["opcode"] == opcode).collect();
+    assert_eq!(rows.len(), 1, "{opcode}: {report}");
+    rows[0]
+}
+
 /// A polling thread looks for task work thousands of times a second.
 #[test]
 fn a_polling_thread_does_not_fill_the_trace() {
     let Some(report) = traced("sqpoll") else { return };
     assert_eq!((&report["events_lost"], &report["rings"][0]["submitted"]), (&0.into(), &600.into()), "{report}");
+}
+
+/// A polling thread makes no calls, and frees later what its workers have completed.
+#[test]
+fn reads_by_a_polling_thread_are_inline() {
+    let Some(report) = traced("sqpoll") else { return };
+    let read = row(&report, "READ");
+    assert_eq!((&read["inline"], &read["count"]), (&300.into(), &300.into()), "{read}");
+    assert_eq!(row(&report, "FSYNC")["worker"], 300);
 }

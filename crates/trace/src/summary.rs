@@ -221,6 +221,7 @@ impl Summary {
     fn follow_thread(&mut self, event: &Event) {
         let [inline, later] = match event.kind {
             Kind::Enter | Kind::CqringWait => [self.threads.step(event.thread), Vec::new()],
+            Kind::SubmitReq => [self.threads.submit(event.thread), Vec::new()],
             Kind::TaskWorkRun | Kind::LocalWorkRun => self.threads.task_work(event.thread, event.len),
             _ => return,
         };
@@ -313,6 +314,7 @@ impl Summary {
         let polled = ring.flags & IORING_SETUP_IOPOLL != 0;
         if !self.has_sizes && event.len == 1 {
             request.begin_in_io_wq(ring, event.time_ns);
+            self.threads.complete_in_io_wq(request.moment.0);
         }
         if !self.has_sizes && request.path == Path::Inline && (request.moment != now || polled) {
             request.path = Path::KernelAio;
@@ -339,7 +341,7 @@ impl Summary {
         if !open {
             tally.record(request.path, latency_ns);
         }
-        if !self.has_sizes {
+        if !self.has_sizes && event.len != 1 {
             let untold = open.then_some(PathPending { ring: event.ring, key, latency_ns });
             self.threads.complete(event.thread, untold, request.next != 0 && event.result >= 0);
         }
