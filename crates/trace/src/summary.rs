@@ -85,7 +85,8 @@ impl InFlight {
     fn key(&self, has_sizes: bool) -> Key {
         let sized = has_sizes && counts_bytes(self.opcode);
         let size = if sized { SizeClass::of(self.len) } else { SizeClass::Unknown };
-        Key { opcode: self.opcode, file: self.file, size }
+        let unnamed = self.looked_up.filter(|_| self.file == FileKind::Unknown);
+        Key { opcode: self.opcode, file: self.file, size, unnamed }
     }
 
     /// Records that an io-wq thread works on the request. For a chain the kernel reports `queue_async_work` only of
@@ -232,7 +233,7 @@ impl Summary {
     fn count_done(&mut self, done: Vec<Option<PathPending>>, path: Path) {
         for PathPending { ring, key, latency_ns } in done.into_iter().flatten() {
             if let Some(ring) = self.rings.get_mut(&ring) {
-                ring.kinds.entry(key).or_default().record(path, latency_ns);
+                ring.of_kind(key).record(path, latency_ns);
             }
         }
     }
@@ -321,7 +322,7 @@ impl Summary {
         }
         ring.with_workers -= u64::from(request.path == Path::Worker && ring.with_workers != 0);
         ring.habits.complete(&request, event);
-        let tally = ring.kinds.entry(key).or_default();
+        let tally = ring.of_kind(key);
         tally.forced += u64::from(request.flags & u32::from(IOSQE_ASYNC) != 0);
         if let Some(punt) = request.punt {
             tally.punts[punt as usize] += 1;
@@ -362,7 +363,7 @@ impl Summary {
         for ((ring, _), request) in self.in_flight.drain() {
             let key = request.key(self.has_sizes);
             if let Some(ring) = self.rings.get_mut(&ring) {
-                ring.kinds.entry(key).or_default().unfinished += 1;
+                ring.of_kind(key).unfinished += 1;
             }
         }
         let rings: Vec<_> =
@@ -542,6 +543,28 @@ mod tests {
         assert_eq!((paths("READ"), paths("STATX")), ([1, 0, 0], [0, 0, 1]));
         assert_eq!(kinds("FSYNC").queued_p50_ns, Some(8));
         assert_eq!(report.rings[0].most_with_workers, 1);
+    }
+
+    /// The kernel reports no kind of file. The tracer looks it up, for the first request too late.
+    #[test]
+    fn requests_of_one_descriptor_are_one_row() {
+        let mut summary = Summary::new(false);
+        for (request, fd, file) in [(1, 5, FileKind::Unknown), (2, 5, FileKind::Regular), (3, 6, FileKind::Unknown)]
+        {
+            summary.add(&event(Kind::Enter, 0, 1));
+            summary.add(&event(Kind::SubmitReq, request, 2));
+            summary.add(&Event { len: 0, fd, file, ..event(Kind::FileGet, request, 3) });
+            summary.add(&complete(request, 4, 512));
+        }
+        summary.add(&event(Kind::SubmitReq, 4, 5));
+        summary.add(&Event { len: 0, fd: 5, ..event(Kind::FileGet, 4, 6) });
+        let mut rates = Rates::default();
+        let text = rates.next(&summary, std::time::Duration::from_secs(1));
+        let lines: Vec<_> = text.lines().skip(2).map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+        assert_eq!((&lines[0][1..4], &lines[1][1..3]), (&["READ", "file", "2"][..], &["READ", "1"][..]), "{text}");
+        let report = summary.report(0);
+        let rows = report.rings[0].kinds.iter().map(|it| (it.kind.file, it.count, it.unfinished));
+        assert_eq!(rows.collect::<Vec<_>>(), [("-", 1, 0), ("file", 2, 1)]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The events of an interval, in the manner of iostat(1): rates, shares of the paths and latencies, in lines of at
 //! most 80 characters.
 
-use super::tally::{Key, RingTally, Tally, PATHS};
+use super::tally::{named, Key, RingTally, Tally, PATHS};
 use super::Summary;
 use crate::line::opcode_name;
 use hdrhistogram::Histogram;
@@ -113,11 +113,10 @@ impl Rates {
 impl Summary {
     fn lines_since(&self, last: &Summary) -> Vec<Line> {
         let of_ring = |(number, ring): (&u32, &RingTally)| {
-            let before = last.rings.get(number);
-            let line = |(key, tally): (&Key, &Tally)| {
-                Line::since(*number, *key, tally, before.and_then(|ring| ring.kinds.get(key)))
-            };
-            ring.kinds.iter().map(line).filter(|line| line.count() != 0).collect::<Vec<_>>()
+            let named = |of: &RingTally| named(of.kinds.clone(), ring);
+            let before = last.rings.get(number).map(named).unwrap_or_default();
+            let line = |(key, tally): (&Key, &Tally)| Line::since(*number, *key, tally, before.get(key));
+            named(ring).iter().map(line).filter(|line| line.count() != 0).collect::<Vec<_>>()
         };
         self.rings.iter().flat_map(of_ring).collect()
     }
@@ -166,7 +165,12 @@ mod tests {
         assert_eq!((words(3)[0], words(3)[4]), ("1", "100"), "{second}");
         assert!(words(3)[9].starts_with("10."), "not those before: {second}");
         assert!(lines.iter().all(|line| line.len() <= 80), "{second}");
-        let key = Key { opcode: Opcode::WriteFixed as u16, file: FileKind::Regular, size: SizeClass::Upto64K };
+        let key = Key {
+            opcode: Opcode::WriteFixed as u16,
+            file: FileKind::Regular,
+            size: SizeClass::Upto64K,
+            unnamed: None,
+        };
         let mut text = String::new();
         Line { ring: 1, key, paths: [1, 0, 0, 0], latency_ns: None }.write(1.0, &mut text);
         assert!(text.starts_with("    1 WRITE_FIXED file           1 "), "no other size: {text}");

@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, HashMap};
 /// Number of a ring's descriptors that are followed.
 pub(super) const DESCRIPTORS: usize = 4096;
 
+/// Number of kinds of a ring from which on those of further unnamed files are counted together.
+const KINDS: usize = 1024;
+
 /// The path that a request took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
@@ -29,6 +32,18 @@ pub(super) struct Key {
     pub(super) opcode: u16,
     pub(super) file: FileKind,
     pub(super) size: SizeClass,
+    /// The descriptor, if its file could not be looked up in time. A later lookup may name the file: see [`named`].
+    pub(super) unnamed: Option<i32>,
+}
+
+/// The kinds, with files that were looked up later.
+pub(super) fn named(kinds: BTreeMap<Key, Tally>, of: &RingTally) -> BTreeMap<Key, Tally> {
+    let mut named: BTreeMap<Key, Tally> = BTreeMap::new();
+    for (key, tally) in kinds {
+        let file = key.unnamed.and_then(|fd| of.lookups.get(&fd)).map_or(key.file, |(_, file)| *file);
+        named.entry(Key { file, unnamed: None, ..key }).or_default().add(tally);
+    }
+    named
 }
 
 #[derive(Debug, Clone)]
@@ -102,10 +117,20 @@ pub(super) struct RingTally {
 }
 
 impl RingTally {
+    /// The counts of a kind of request.
+    pub(super) fn of_kind(&mut self, key: Key) -> &mut Tally {
+        let is_apart = self.kinds.len() < KINDS || self.kinds.contains_key(&key);
+        let unnamed = key.unnamed.filter(|_| is_apart);
+        self.kinds.entry(Key { unnamed, ..key }).or_default()
+    }
+
     pub(super) fn look_up(&mut self, fd: i32, file: FileKind) {
         if self.lookups.len() < DESCRIPTORS || self.lookups.contains_key(&fd) {
             let (count, names) = self.lookups.entry(fd).or_insert((0, file));
-            (*count, *names) = (*count + 1, file);
+            *count += 1;
+            if file != FileKind::Unknown {
+                *names = file;
+            }
         }
     }
 
@@ -118,7 +143,8 @@ impl RingTally {
         all
     }
 
-    pub(super) fn report(self, ring: u32, by_kernel: bool) -> RingReport {
+    pub(super) fn report(mut self, ring: u32, by_kernel: bool) -> RingReport {
+        let kinds = named(core::mem::take(&mut self.kinds), &self);
         let ratio = |part: u64, whole: u64| (whole != 0).then(|| part as f64 / whole as f64);
         RingReport {
             ring,
@@ -144,12 +170,29 @@ impl RingTally {
             lookups: self.most_looked_up(),
             habits: self.habits,
             files_on: Vec::new(),
-            kinds: self.kinds.into_iter().map(|(key, tally)| tally.report(key)).collect(),
+            kinds: kinds.into_iter().map(|(key, tally)| tally.report(key)).collect(),
         }
     }
 }
 
 impl Tally {
+    fn add(&mut self, other: Tally) {
+        let pairs = self.paths.iter_mut().zip(other.paths).chain(self.punts.iter_mut().zip(other.punts));
+        pairs.for_each(|(sum, more)| *sum += more);
+        let counts = [
+            (&mut self.forced, other.forced),
+            (&mut self.worker_by_chain, other.worker_by_chain),
+            (&mut self.sequential, other.sequential),
+            (&mut self.errors, other.errors),
+            (&mut self.short, other.short),
+            (&mut self.bytes, other.bytes),
+            (&mut self.unfinished, other.unfinished),
+        ];
+        counts.into_iter().for_each(|(sum, more)| *sum += more);
+        self.latency_ns.iter_mut().zip(&other.latency_ns).for_each(|(sum, more)| *sum += more);
+        self.queued_ns += other.queued_ns;
+    }
+
     /// Counts a request that completed by this path.
     pub(super) fn record(&mut self, path: Path, latency_ns: Option<u64>) {
         self.paths[path as usize] += 1;
