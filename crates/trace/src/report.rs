@@ -202,7 +202,7 @@ pub struct Kinds {
     pub kernel_aio_p50_ns: Option<u64>,
     /// Median latency of requests that a worker completed.
     pub worker_p50_ns: Option<u64>,
-    /// Median time in the queue until a worker began. The kernel does not report it.
+    /// Median time in the queue until a worker began. For the kernel's rings: until it looked up a descriptor.
     pub queued_p50_ns: Option<u64>,
     /// 99th percentile of the time in the queue.
     pub queued_p99_ns: Option<u64>,

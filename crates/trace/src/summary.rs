@@ -90,11 +90,11 @@ impl InFlight {
     }
 
     /// Records that an io-wq thread works on the request. For a chain the kernel reports `queue_async_work` only of
-    /// the first request.
-    fn begin_in_io_wq(&mut self, ring: &mut RingTally, now_ns: u64) {
-        if self.queued_ns != 0 {
-            let queued_ns = core::mem::take(&mut self.queued_ns);
-            *self.in_queue_ns.get_or_insert(0) += now_ns.saturating_sub(queued_ns);
+    /// the first request. `began_ns`: the time at which the thread began, if this is that moment.
+    fn begin_in_io_wq(&mut self, ring: &mut RingTally, began_ns: Option<u64>) {
+        let queued_ns = core::mem::take(&mut self.queued_ns);
+        if let Some(began_ns) = began_ns.filter(|_| queued_ns != 0) {
+            *self.in_queue_ns.get_or_insert(0) += began_ns.saturating_sub(queued_ns);
         }
         if self.path == Path::Inline {
             self.path = Path::Worker;
@@ -158,7 +158,7 @@ impl Summary {
                 if let Some(request) = request {
                     (request.file, request.looked_up) = (event.file, Some(event.fd));
                     if !self.has_sizes && event.len == 1 {
-                        request.begin_in_io_wq(ring, event.time_ns);
+                        request.begin_in_io_wq(ring, Some(event.time_ns));
                     }
                 }
             }
@@ -314,7 +314,7 @@ impl Summary {
         let Some(ring) = self.rings.get_mut(&event.ring) else { return };
         let polled = ring.flags & IORING_SETUP_IOPOLL != 0;
         if !self.has_sizes && event.len == 1 {
-            request.begin_in_io_wq(ring, event.time_ns);
+            request.begin_in_io_wq(ring, None);
             self.threads.complete_in_io_wq(request.moment.0);
         }
         if !self.has_sizes && request.path == Path::Inline && (request.moment != now || polled) {
@@ -542,6 +542,7 @@ mod tests {
         assert_eq!((kinds("FSYNC").worker_by_chain, kinds("WRITE").worker_by_chain), (0, 1));
         assert_eq!((paths("READ"), paths("STATX")), ([1, 0, 0], [0, 0, 1]));
         assert_eq!(kinds("FSYNC").queued_p50_ns, Some(8));
+        assert_eq!(kinds("STATX").queued_p50_ns, None, "it has no descriptor to look up");
         assert_eq!(report.rings[0].most_with_workers, 1);
     }
 
