@@ -54,3 +54,12 @@ fn reads_by_a_polling_thread_are_inline() {
     assert_eq!((&read["inline"], &read["count"]), (&300.into(), &300.into()), "{read}");
     assert_eq!(row(&report, "FSYNC")["worker"], 300);
 }
+
+#[test]
+fn a_drain_is_the_reason_for_workers() {
+    let Some(report) = traced("drain") else { return };
+    let read = row(&report, "READ");
+    assert!(read["worker_by_drain"].as_u64() >= Some(500) && read["worker_by_drain"] == read["worker"], "{read}");
+    let found = report["findings"].as_array().expect("findings");
+    assert!(found.iter().all(|it| it["name"] != "reads_punted"), "{found:?}");
+}

@@ -195,7 +195,8 @@ pub struct Event {
     /// SUBMIT_REQ, REQ_FAILED: the SQE's `len`. CREATE: entries of the SQ, or the count passed to io_setup(2).
     /// REGISTER: registered files. ENTER: `to_submit`. CQRING_WAIT: number of CQEs. TASK_WORK_RUN, LOCAL_WORK_RUN:
     /// number of items. SHORT_WRITE: bytes wanted. The kernel's FILE_GET, COMPLETE, CQE_OVERFLOW: 1 if an io-wq thread
-    /// caused the event.
+    /// caused the event. The kernel's SUBMIT_REQ: 1 if the request goes to a worker without an attempt, because of its
+    /// flags, its opcode or a drain.
     pub len: u32,
     /// COMPLETE, CQE_OVERFLOW: the CQE's result. REGISTER: the call's result. REQ_FAILED: the error. SHORT_WRITE: bytes
     /// written. POLL_ARM: see [`skip`](Event::skip). QUEUE_ASYNC_WORK: see [`punt`](Event::punt).

@@ -78,6 +78,7 @@ fn of_io_uring(ring: &RingReport, around: &Around) -> Vec<Found> {
         let punted = [punted_reads(kinds, files, queued(kinds)), punted_writes(kinds, files, queued(kinds))];
         [
             forced(kinds, queued(kinds)),
+            drained(kinds, queued(kinds)),
             slow_inline(kinds, costs),
             of_kernel(ring, || attempts_in_vain(ring, kinds, costs)),
         ]
@@ -153,6 +154,19 @@ fn forced(kinds: &Kinds, saved: impl Fn(u64) -> Saved) -> Found {
     Some(("async_always", evidence, advice, saved(sent)))
 }
 
+/// The kernel sends a request to a worker if it or a request before it drains, even if nothing is in flight.
+fn drained(kinds: &Kinds, saved: impl Fn(u64) -> Saved) -> Found {
+    let drained = kinds.worker_by_drain;
+    let evidence = format!(
+        "{drained} of {} {} went to a worker, {} (median): they or requests before them have IOSQE_IO_DRAIN",
+        kinds.count,
+        kinds.kind,
+        time(kinds.worker_p50_ns)
+    );
+    let advice = "order them with IOSQE_IO_LINK, or submit them once the others have completed";
+    (drained >= FEW).then(|| ("drained", evidence, advice, saved(drained)))
+}
+
 fn slow_inline(kinds: &Kinds, costs: &Costs) -> Found {
     let is_on_disk = matches!(kinds.kind.file, "file" | "block");
     let large = matches!(kinds.kind.size, "<=1M" | ">1M") || kinds.kind.size == "-" && is_on_disk;
@@ -222,7 +236,7 @@ fn punted(
     let told = unasked.map(|(why, count)| (*why, *count)).max_by_key(|(_, count)| *count);
     let punted = match told {
         Some((_, count)) => count,
-        None if kinds.worker_because.is_empty() => kinds.worker.saturating_sub(kinds.forced),
+        None if kinds.worker_because.is_empty() => kinds.worker.saturating_sub(kinds.sent),
         None => 0,
     };
     // A chain continues where its last request ran, whatever the file.
@@ -539,6 +553,16 @@ mod tests {
         (kinds.worker, kinds.worker_by_chain) = (400, 400);
         kinds.worker_because = [("would_wait", 400)].into_iter().collect();
         assert!(found_of(&report).iter().all(|it| it.name != "writes_punted"));
+    }
+
+    /// A length of 1 stands for what the kernel's tracepoints say of a request that a worker gets at once.
+    #[test]
+    fn a_punt_by_a_drain_is_not_the_file_system_s_fault() {
+        let report = traced(Summary::new(false), 400, Opcode::Read, 1, &[], |_| 0, 1);
+        let found = names(&report);
+        assert!(found.contains(&"drained") && !found.contains(&"reads_punted"), "{:?}", report.findings);
+        let forced = traced(Summary::new(false), 400, Opcode::Fsync, 1, &[], |_| 0, 1);
+        assert!(!names(&forced).contains(&"drained"), "{:?}", forced.findings);
     }
 
     #[test]

@@ -195,6 +195,7 @@ impl Names {
 
     fn new_ring(&mut self, address: u64) -> u32 {
         self.rings.remove(&address);
+        self.drained.remove(&address);
         self.ring(address)
     }
 
@@ -248,7 +249,7 @@ impl Names {
 }
 
 /// True if the kernel may send requests of this opcode to a worker without IOSQE_ASYNC (REQ_F_FORCE_ASYNC).
-fn may_be_forced(opcode: u16) -> bool {
+pub(crate) fn may_be_forced(opcode: u16) -> bool {
     use Opcode::{Fadvise, Openat, Openat2};
     let opcode = u8::try_from(opcode).ok().and_then(Opcode::from_u8);
     opcode.is_some_and(|it| matches!(it, Fadvise | Openat | Openat2) || op::row(it).is_some_and(|row| row.forced))
@@ -481,6 +482,8 @@ fn event_of(names: &mut Names, whose: Whose, format: &Format, record: &[u8], tim
             event.result = value("ret") as i32;
         }
         Kind::SubmitReq | Kind::QueueAsyncWork => {
+            let is_sent = kind == Kind::SubmitReq && event.flags & u32::from(IOSQE_ASYNC) != 0;
+            event.len = is_sent.into();
             event.flags = names.sqe_flags(value("ctx"), event.opcode, event.flags);
         }
         Kind::ReqFailed => {

@@ -2,6 +2,7 @@
 
 use crate::class::{counts_bytes, waits, SizeClass};
 use crate::gain::Spent;
+use crate::kernel::may_be_forced;
 use crate::later::{Moment, Threads};
 use crate::report::{Interface, Report, ThreadReport};
 use crate::Event;
@@ -49,6 +50,8 @@ struct InFlight {
     next: u32,
     /// True if the previous request of its chain went to a worker.
     behind_worker: bool,
+    /// True if it goes to a worker without an attempt. On anyring's engine that is only asked for.
+    sent: bool,
     /// True if its transfer begins at the offset where the previous transfer on its descriptor ended.
     sequential: bool,
     user_data: u64,
@@ -268,6 +271,7 @@ impl Summary {
             bytes: 0,
             next: 0,
             behind_worker: false,
+            sent: if self.has_sizes { event.flags & u32::from(IOSQE_ASYNC) != 0 } else { event.len == 1 },
             sequential: self.has_sizes && self.goes_on(event),
             user_data: event.user_data,
             moment: self.threads.moment(event.thread),
@@ -313,8 +317,11 @@ impl Summary {
         let now = self.threads.moment(event.thread);
         let Some(ring) = self.rings.get_mut(&event.ring) else { return };
         let polled = ring.flags & IORING_SETUP_IOPOLL != 0;
-        if !self.has_sizes && event.len == 1 {
+        // With IORING_SETUP_DEFER_TASKRUN the submitting thread posts what a worker has completed.
+        if !self.has_sizes && (event.len == 1 || request.sent && event.result != -libc::ECANCELED) {
             request.begin_in_io_wq(ring, None);
+        }
+        if !self.has_sizes && event.len == 1 {
             self.threads.complete_in_io_wq(request.moment.0);
         }
         if !self.has_sizes && request.path == Path::Inline && (request.moment != now || polled) {
@@ -323,12 +330,16 @@ impl Summary {
         ring.with_workers -= u64::from(request.path == Path::Worker && ring.with_workers != 0);
         ring.habits.complete(&request, event);
         let tally = ring.of_kind(key);
-        tally.forced += u64::from(request.flags & u32::from(IOSQE_ASYNC) != 0);
+        let is_forced = request.flags & u32::from(IOSQE_ASYNC) != 0;
+        tally.forced += u64::from(is_forced);
+        tally.sent += u64::from(request.sent);
         if let Some(punt) = request.punt {
             tally.punts[punt as usize] += 1;
         }
         let by_worker = request.path == Path::Worker;
-        tally.worker_by_chain += u64::from(by_worker && request.behind_worker);
+        tally.worker_by_chain += u64::from(by_worker && request.behind_worker && !request.sent);
+        let by_drain = request.sent && !is_forced && !may_be_forced(request.opcode);
+        tally.worker_by_drain += u64::from(by_worker && by_drain);
         tally.sequential += u64::from(request.sequential);
         tally.errors += u64::from(event.result < 0);
         tally.short += u64::from(short);
@@ -544,6 +555,18 @@ mod tests {
         assert_eq!(kinds("FSYNC").queued_p50_ns, Some(8));
         assert_eq!(kinds("STATX").queued_p50_ns, None, "it has no descriptor to look up");
         assert_eq!(report.rings[0].most_with_workers, 1);
+    }
+
+    /// On a ring with IORING_SETUP_DEFER_TASKRUN the submitting thread posts a worker's result.
+    #[test]
+    fn a_request_that_the_kernel_sends_to_a_worker_was_there() {
+        let mut summary = Summary::new(false);
+        for (request, result) in [(1, 0), (2, -libc::ECANCELED)] {
+            let of = |kind, len| Event { opcode: Opcode::Statx as u16, len, result, ..event(kind, request, 1) };
+            [of(Kind::SubmitReq, 1), of(Kind::Complete, 0)].iter().for_each(|event| summary.add(event));
+        }
+        let statx = &summary.report(0).rings[0].kinds[0];
+        assert_eq!((statx.worker, statx.inline, statx.worker_by_drain), (1, 1, 0), "its chain had failed");
     }
 
     /// The kernel reports no kind of file. The tracer looks it up, for the first request too late.

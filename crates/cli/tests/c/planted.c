@@ -1,6 +1,7 @@
 /* Programs about which a trace could say something false. argv[1] names one, argv[2] is a file for its reads and writes:
  *
- *   sqpoll  300 chains of a READ of the page cache and an FSYNC, on a ring with IORING_SETUP_SQPOLL */
+ *   sqpoll  300 chains of a READ of the page cache and an FSYNC, on a ring with IORING_SETUP_SQPOLL
+ *   drain   200 times three READs of the page cache, the second with IOSQE_IO_DRAIN */
 #include <fcntl.h>
 #include <liburing.h>
 #include <stdio.h>
@@ -45,6 +46,21 @@ static void sqpoll(int fd)
 	}
 }
 
+static void drain(int fd)
+{
+	CHECK(io_uring_queue_init(8, &ring, 0) == 0);
+	for (int round = 0; round < 200; round++) {
+		for (int at = 0; at < 3; at++) {
+			struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+
+			io_uring_prep_read(sqe, fd, bytes, 512, 0);
+			sqe->flags |= at == 1 ? IOSQE_IO_DRAIN : 0;
+		}
+		CHECK(io_uring_submit_and_wait(&ring, 3) == 3);
+		take(3);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc == 3 ? argv[1] : "";
@@ -53,6 +69,8 @@ int main(int argc, char **argv)
 	CHECK(fd >= 0 && write(fd, bytes, sizeof(bytes)) == sizeof(bytes));
 	if (strcmp(what, "sqpoll") == 0)
 		sqpoll(fd);
+	else if (strcmp(what, "drain") == 0)
+		drain(fd);
 	else
 		return 2;
 	return 0;

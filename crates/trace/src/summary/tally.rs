@@ -50,6 +50,10 @@ pub(super) fn named(kinds: BTreeMap<Key, Tally>, of: &RingTally) -> BTreeMap<Key
 pub(super) struct Tally {
     pub(super) paths: [u64; PATHS],
     pub(super) forced: u64,
+    /// Requests that go to a worker without an attempt.
+    pub(super) sent: u64,
+    /// Requests that went to a worker because a request before them drains.
+    pub(super) worker_by_drain: u64,
     /// Requests that went to workers, by reason, indexed as [`Punt::ALL`].
     pub(super) punts: [u64; Punt::ALL.len()],
     /// Requests that went to a worker only because the previous request of their chain did.
@@ -73,6 +77,8 @@ impl Default for Tally {
         Tally {
             paths: [0; PATHS],
             forced: 0,
+            sent: 0,
+            worker_by_drain: 0,
             punts: [0; Punt::ALL.len()],
             worker_by_chain: 0,
             sequential: 0,
@@ -181,6 +187,8 @@ impl Tally {
         pairs.for_each(|(sum, more)| *sum += more);
         let counts = [
             (&mut self.forced, other.forced),
+            (&mut self.sent, other.sent),
+            (&mut self.worker_by_drain, other.worker_by_drain),
             (&mut self.worker_by_chain, other.worker_by_chain),
             (&mut self.sequential, other.sequential),
             (&mut self.errors, other.errors),
@@ -221,6 +229,8 @@ impl Tally {
             kernel_aio,
             worker,
             forced: self.forced,
+            sent: self.sent,
+            worker_by_drain: self.worker_by_drain,
             worker_by_chain: self.worker_by_chain,
             sequential: self.sequential,
             worker_because: Punt::ALL
