@@ -77,7 +77,7 @@ fn of_io_uring(ring: &RingReport, around: &Around) -> Vec<Found> {
     let of_kinds = ring.kinds.iter().flat_map(|kinds| {
         let punted = [punted_reads(kinds, files, queued(kinds)), punted_writes(kinds, files, queued(kinds))];
         [
-            forced(kinds, queued(kinds)),
+            forced(kinds, files, queued(kinds)),
             drained(kinds, queued(kinds)),
             slow_inline(kinds, costs),
             of_kernel(ring, || attempts_in_vain(ring, kinds, costs)),
@@ -123,7 +123,24 @@ fn mostly(part: u64, whole: u64, percent: u64) -> bool {
     whole != 0 && u128::from(part) * 100 >= u128::from(whole) * u128::from(percent)
 }
 
-fn forced(kinds: &Kinds, saved: impl Fn(u64) -> Saved) -> Found {
+/// True if transfers of this kind may take a worker without IOSQE_ASYNC, too: those through the page cache of a file
+/// system that cannot make them without waiting. Of writes that is known only after a trial.
+fn may_need_worker(kinds: &Kinds, files: &[FilesOn]) -> bool {
+    if matches!(kinds.kind.file, "pipe" | "socket" | "char" | "other") {
+        return false;
+    }
+    match kinds.kind.opcode.as_str() {
+        "READ" | "READV" | "READ_FIXED" | "READV_FIXED" => {
+            files.iter().any(|it| !it.direct && it.nonblocking_reads == Some(false))
+        }
+        "WRITE" | "WRITEV" | "WRITE_FIXED" | "WRITEV_FIXED" => {
+            files.is_empty() || !files.iter().all(|it| it.direct || it.nonblocking_writes == Some(true))
+        }
+        _ => false,
+    }
+}
+
+fn forced(kinds: &Kinds, files: &[FilesOn], saved: impl Fn(u64) -> Saved) -> Found {
     // anyring's engine serves some of them without a worker.
     let sent =
         kinds.worker_because.get(Punt::AskedFor.name()).copied().unwrap_or(match kinds.worker_because.is_empty() {
@@ -144,7 +161,7 @@ fn forced(kinds: &Kinds, saved: impl Fn(u64) -> Saved) -> Found {
         );
         return Some(("async_not_needed", evidence, "leave IOSQE_ASYNC away for these requests", saved(sent)));
     }
-    if others != 0 || sent != kinds.forced {
+    if others != 0 || sent != kinds.forced || may_need_worker(kinds, files) {
         return None;
     }
     let evidence = format!(
@@ -472,12 +489,31 @@ mod tests {
             "{}",
             finding.evidence
         );
-        let all = trace(400, Opcode::Write, 512, &[Kind::QueueAsyncWork], |_| IOSQE_ASYNC.into());
+        let all = trace(400, Opcode::Read, 512, &[Kind::QueueAsyncWork], |_| IOSQE_ASYNC.into());
         assert!(
-            names(&all).contains(&"async_always") && !names(&all).contains(&"writes_punted"),
+            names(&all).contains(&"async_always") && !names(&all).contains(&"reads_punted"),
             "{:?}",
             all.findings
         );
+    }
+
+    #[test]
+    fn async_is_not_weighed_where_a_worker_is_needed_anyway() {
+        let found = |opcode, files: &[(bool, Option<bool>)]| {
+            let mut report = trace(400, opcode, 512, &[Kind::QueueAsyncWork], |_| IOSQE_ASYNC.into());
+            let of = |(direct, can): &(bool, Option<bool>)| FilesOn {
+                file_system: None,
+                direct: *direct,
+                nonblocking_reads: *can,
+                nonblocking_writes: *can,
+            };
+            report.rings[0].files_on = files.iter().map(of).collect();
+            found_of(&report).iter().any(|it| it.name == "async_always")
+        };
+        let (ext4, xfs, direct) = ((false, Some(false)), (false, Some(true)), (true, Some(false)));
+        assert!(!found(Opcode::Write, &[]) && !found(Opcode::Write, &[xfs, ext4]) && !found(Opcode::Read, &[ext4]));
+        assert!(found(Opcode::Write, &[xfs, direct]) && found(Opcode::Read, &[(false, None)]));
+        assert!(found(Opcode::Recv, &[ext4]));
     }
 
     /// The finding for requests that all went to a worker, for files on these file systems.
