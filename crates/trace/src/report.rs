@@ -353,7 +353,7 @@ impl Report {
 
     /// Finds improvements and ranks them by gain. Several rings with the same advice count as one.
     pub(crate) fn find(&mut self) {
-        let alone = self.rings.iter().filter(|ring| ring.habits.alone >= findings::FEW).count();
+        let alone = self.rings.iter().filter(|ring| ring.habits.is_one_in_flight()).count();
         let around = findings::Around { costs: self.spent.costs.unwrap_or_default(), alone, spent: self.spent };
         let mut found: Vec<Finding> = self.rings.iter().flat_map(|ring| findings::of_ring(ring, &around)).collect();
         let sums: Vec<Saved> = found

@@ -19,7 +19,7 @@ pub(super) fn of_ring(ring: &RingReport, around: &Around) -> Vec<Found> {
 
 fn one_in_flight(ring: &RingReport, around: &Around) -> Found {
     let (count, took_ns) = (ring.habits.alone, ring.habits.alone_ns);
-    if count < FEW {
+    if !ring.habits.is_one_in_flight() {
         return None;
     }
     let evidence = format!(

@@ -18,7 +18,9 @@ const SMALL_BYTES: i32 = 64 << 10;
 pub struct Habits {
     /// Small transfers that waited for their device with nothing else in flight.
     pub alone: u64,
-    /// Total latency of these transfers.
+    /// Small transfers that waited for their device, whatever else was in flight.
+    pub small: u64,
+    /// Total latency of those with nothing else in flight.
     pub alone_ns: u64,
     /// FSYNCs and FDATASYNCs, and writes.
     pub syncs: u64,
@@ -84,9 +86,10 @@ impl Habits {
         let is_small = (1..=SMALL_BYTES).contains(&event.result);
         match sort(request.opcode) {
             // A worker's write does not count: parallel writes would wait for the file's lock as well.
-            Sort::Read | Sort::Write if is_alone && is_small && self.waits_for_device(request) => {
-                self.alone += 1;
-                self.alone_ns += latency_ns;
+            Sort::Read | Sort::Write if is_small && self.waits_for_device(request) => {
+                self.small += 1;
+                self.alone += u64::from(is_alone);
+                self.alone_ns += if is_alone { latency_ns } else { 0 };
             }
             Sort::Sync => {
                 self.syncs += 1;
@@ -110,6 +113,12 @@ impl Habits {
             _ => {}
         }
         self.writes += u64::from(sort(request.opcode) == Sort::Write);
+    }
+
+    /// True if most small transfers had nothing else in flight. Where fewer had, the program keeps several in flight,
+    /// and these came while it was late.
+    pub fn is_one_in_flight(&self) -> bool {
+        self.alone >= crate::findings::FEW && 2 * self.alone >= self.small
     }
 
     fn waits_for_device(&self, request: &InFlight) -> bool {
@@ -159,6 +168,9 @@ mod tests {
         assert_eq!((one_by_one.alone, one_by_one.alone_ns), (2, 90 + 100));
         assert_eq!(reads(50, 4096).alone, 0, "both were in flight");
         assert_eq!(reads(110, 1 << 20).alone, 0, "large ones keep the device busy");
+        assert_eq!((one_by_one.small, reads(50, 4096).small), (2, 2));
+        let most = |alone| super::Habits { alone, small: 400, ..super::Habits::default() }.is_one_in_flight();
+        assert!(most(200) && !most(199), "the others show that it keeps several in flight");
     }
 
     #[test]
