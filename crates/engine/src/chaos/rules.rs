@@ -106,7 +106,7 @@ pub const RULES: [Row; 18] = [
     outside(
         Rule::Lifetimes,
         "lifetimes",
-        "memory of requests in flight is lifetimes: a run fails where the program writes or unmaps it",
+        "memory of requests in flight is watched: a run fails where the program writes or unmaps it",
     ),
     outside(
         Rule::Misuse,
