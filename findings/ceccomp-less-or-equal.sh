@@ -1,7 +1,7 @@
 #!/bin/bash
 # Expected: ceccomp's listing of a seccomp filter says what the kernel does. `if ($A <= 100) goto 4` should jump at 100.
-# The meaning of the two instructions is in <linux/bpf_common.h> and seccomp(2): BPF_JGE is "greater or equal", so its
-# false branch is "less"; BPF_JGT is "greater", so its false branch is "less or equal".
+# The kernel's Documentation/networking/filter.rst defines the two instructions: BPF_JGE jumps if A >= K, so its false
+# branch is "less"; BPF_JGT jumps if A > K, so its false branch is "less or equal".
 # Seen: ceccomp swaps the two. It lists the false branch of BPF_JGE as `<=`, and that of BPF_JGT as `<`. Its emulator
 # follows the listing: at the boundary it answers the opposite of the kernel. Its assembler makes the same exchange.
 # Versions: ceccomp 3.5 (PyPI, x86-64 wheel). Needs a kernel with seccomp filters. Seen 2026-11-29.

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Expected: operations::madvise takes its length as u64 and is "equivalent to the madvise(2) system call".
-# Seen: the length is cut to 32 bits, without an error. MADV_DONTNEED on a mapping of 4 GiB succeeds and does nothing, as
-# the request's length is 0: the page keeps its data, where madvise(2) gives a page of zeroes. io_uring has taken 64-bit
-# lengths for this operation since Linux 6.11, in another field; the crate does not use it. operations::fadvise cuts its
+# Seen: the length is cut to 32 bits, without an error. MADV_DONTNEED on a mapping of 4 GiB succeeds and does nothing,
+# as the request's length is 0: the page keeps its data, where madvise(2) gives a page of zeroes. io_uring has another
+# field for 64-bit lengths (io_uring_prep_madvise64(3)), which the crate does not use. operations::fadvise cuts its
 # length in the same way.
 # Versions: kimojio 0.19.0 (crates.io). Needs a kernel that serves io_uring, and 4 GiB of address space (not of memory).
 # Seen 2026-11-29.
