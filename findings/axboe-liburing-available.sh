@@ -3,7 +3,7 @@
 # documentation, and liburing's manual page, which it repeats).
 # Seen: it returns a number of buffers. liburing's header returns each result of io_uring_buf_ring_head that is not 0;
 # the crate, which translates that header to Rust, returns it only if it is positive, and errors are negative. So after
-# the group was unregistered, a caller is told that all four buffers are still available. io_uring_buf_ring_head of the
+# the group was unregistered, a caller reads that all four buffers are still available. io_uring_buf_ring_head of the
 # same crate, which is liburing's C code, answers -ENOENT.
 # Versions: axboe-liburing 2.15.3 (crates.io), built with libclang 14.0.6 (Debian 12). Needs make, a C compiler, and a
 # kernel from 6.8 on that serves io_uring. Seen 2026-11-29.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Expected: ReadAt and WriteAt work "at specified position" (compio-driver, op), whichever driver runs them. Position
-# u64::MAX is behind the end of any file; pread(2) answers EINVAL.
+# u64::MAX is after the end of any file; pread(2) answers EINVAL.
 # Seen: with the polling driver it is EINVAL. With the io_uring driver the read returns bytes from the file's current
 # position and moves that position, and the write overwrites what follows there. With an offset of -1 the kernel will
 # "use (and advance) the file position" (io_uring_prep_read(3)), and the crate passes each u64 through. File::read_at of

@@ -3,7 +3,7 @@
 # pointers to iocbs.
 # Seen: it queues the first one only. The crate passes the address of the slice reference itself, which is a pointer and
 # a length. So the first entry of the kernel's array is right by luck, and the second is the length, a bad address. The
-# result is Ok(1) for 2 or 3 iocbs, as for a full queue, and no error tells of the others.
+# result is Ok(1) for 2 or 3 iocbs, as for a full queue, and no error reports the others.
 # Versions: nc 0.9.8 (crates.io), x86-64. Needs a kernel with Linux AIO. Seen 2026-11-29.
 set -euo pipefail
 tmp=$(mktemp -d)
