@@ -4,14 +4,14 @@
 
 use core::ffi::c_void;
 
-/// The symbol by which copies find each other. Drop-ins do not export it: a program may call their functions only by a
-/// handle, and then they must serve.
+/// The symbol by which copies find each other, whatever their files' names are. Drop-ins do not export it: a program may
+/// call their functions only by a handle, and then they must serve.
 #[cfg(not(test))]
 #[no_mangle]
 #[allow(non_upper_case_globals)]
 pub static anyring_library: u8 = 0;
-#[cfg(not(test))]
-const NAME: &core::ffi::CStr = c"anyring_library";
+/// The symbol's name.
+pub const NAME: &core::ffi::CStr = c"anyring_library";
 
 /// Returns the loader's facts about an address.
 pub fn loader_info(address: *const c_void) -> Option<libc::Dl_info> {

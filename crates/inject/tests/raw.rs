@@ -357,8 +357,8 @@ fn two_copies_do_not_trap_each_other() {
         let second = folder.join(name);
         std::fs::copy(&first, &second).expect("a copy");
         let both = format!("{} {}", first.display(), second.display());
-        for source in ["nop", "waits", "registers"] {
-            let program = compile(source, NAME, &[]);
+        for source in ["nop", "waits", "registers", "copies"] {
+            let program = compile(source, NAME, &["-ldl"]);
             let output = output(trapped(&program).env("LD_PRELOAD", &both));
             assert!(output.status.success() && output.stdout == b"done\n", "{name} {source}: {}", text(&output));
         }

@@ -39,16 +39,20 @@ unsafe extern "C" fn look(object: *mut dl_phdr_info, _size: usize, search: *mut 
     // SAFETY: the loader and `of_libc` give valid arguments for the time of this call. The loader keeps the headers
     // mapped and knows the object, so its tables are sound.
     unsafe {
-        let (object, search) = (&*object, &mut *search.cast::<Search>());
-        let headers = core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
-        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC);
-        let tables = dynamic.and_then(|dynamic| {
-            let base = object.dlpi_addr as usize;
-            Tables::at(base, (base + dynamic.p_vaddr as usize) as *const Dynamic)
-        });
-        search.found = tables.filter(|tables| tables.is_libc()).and_then(|tables| tables.find(search.name));
+        let search = &mut *search.cast::<Search>();
+        let tables = Tables::of(&*object).filter(|tables| tables.is_libc());
+        search.found = tables.and_then(|tables| tables.find(search.name));
         c_int::from(search.found.is_some())
     }
+}
+
+/// True if the object defines the symbol `name`.
+///
+/// # Safety
+/// The loader has passed this description, in the call of dl_iterate_phdr(3) that is under way.
+pub unsafe fn is_defined_by(object: &dl_phdr_info, name: &CStr) -> bool {
+    // SAFETY: the caller's: the object is loaded.
+    unsafe { Tables::of(object).is_some_and(|tables| tables.find(name).is_some()) }
 }
 
 /// Returns the address that dlsym(RTLD_NEXT, `name`) gives the object with the code at `own`: the definition in the
@@ -140,6 +144,23 @@ enum Hash {
 }
 
 impl Tables {
+    /// Returns the tables of the object that the loader describes.
+    ///
+    /// # Safety
+    /// The object is loaded.
+    unsafe fn of(object: &dl_phdr_info) -> Option<Tables> {
+        if object.dlpi_phdr.is_null() {
+            return None;
+        }
+        let base = object.dlpi_addr as usize;
+        // SAFETY: the caller's; the loader keeps the headers mapped and says how many there are.
+        unsafe {
+            let headers = core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
+            let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+            Tables::at(base, base.wrapping_add(dynamic.p_vaddr as usize) as *const Dynamic)
+        }
+    }
+
     /// Returns the tables of the object that is loaded at `base` and has its table of entries at `entries`.
     ///
     /// # Safety

@@ -4,6 +4,7 @@ use super::dlopen;
 use super::scan::{self, Sites};
 use crate::{backend, copy, sys};
 use anyring_engine::os::arch::page_bytes;
+use anyring_engine::thread::symbol;
 use anyring_engine::{alloc, Errno};
 use core::ffi::{c_int, c_void, CStr};
 use core::ops::Range;
@@ -92,6 +93,8 @@ struct Listed {
     path: CString,
     /// `PF_*`.
     flags: u32,
+    /// True if the object is a copy of this library. Such a copy serves nobody.
+    is_copy: bool,
 }
 
 struct Search {
@@ -130,7 +133,7 @@ pub fn look(known: &mut Known) -> usize {
             continue;
         }
         let is_new = !known.segments.contains(&segment.seen);
-        if is_new && (is_exempt(&segment.seen.code) || is_copy(&segment.path)) {
+        if is_new && (is_exempt(&segment.seen.code) || segment.is_copy) {
             known.exempt.push(segment.seen.code.clone());
         } else if is_new {
             // Objects that the program was started with stay. Another thread may be closing a library that was added. A
@@ -254,13 +257,15 @@ unsafe extern "C" fn list(info: *mut dl_phdr_info, _size: usize, search: *mut c_
         // SAFETY: the loader names objects by C strings.
         false => unsafe { CStr::from_ptr(info.dlpi_name) },
     };
+    // SAFETY: the loader's description, in its own call.
+    let is_copy = unsafe { symbol::is_defined_by(info, copy::NAME) };
     for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0)
     {
         let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
         let seen = Seen { code: start..start + header.p_filesz as usize, name: hash(info.dlpi_name) };
         let room = alloc::reserve();
         let Ok(listed) = &mut search.listed else { return 1 };
-        let one = Listed { seen, path: name.to_owned(), flags: header.p_flags };
+        let one = Listed { seen, path: name.to_owned(), flags: header.p_flags, is_copy };
         if let Err(error) = room.and_then(|()| alloc::push(listed, one)) {
             search.listed = Err(error);
         }
@@ -285,11 +290,6 @@ fn is_replaced(path: &CStr) -> bool {
     let Some(function) = known_function(path) else { return false };
     // SAFETY: a C string; looks up the first definition in the process.
     copy::is_ours(unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) })
-}
-
-/// True if `path` is another copy of this library, by its file's name. Such a copy serves nobody.
-fn is_copy(path: &CStr) -> bool {
-    file_of(path).starts_with(b"libanyring.so")
 }
 
 /// True if `path` is a liburing or libaio. Neither closes a file in use by a request. liburing closes the descriptors

@@ -6,14 +6,10 @@ use crate::program::*;
 use anyring_abi::*;
 use anyring_test_kit::Choices;
 
-/// True if two copies of the library cannot serve this step (docs/limits.md). A small stack has no room for the
-/// thread-local memory of both. The idle copy may end a child in its parent's memory by a trap.
+/// True if two copies of the library cannot serve this step (docs/limits.md): a small stack has no room for the
+/// thread-local memory of both.
 pub fn is_for_one_copy(step: &Step) -> bool {
-    match step {
-        Step::Within { place: Place::Thread { manner }, .. } => manner & manner::SMALL != 0,
-        Step::Within { place: Place::Child { birth: Birth::Vfork(_), .. }, .. } => true,
-        _ => false,
-    }
+    matches!(step, Step::Within { place: Place::Thread { manner }, .. } if manner & manner::SMALL != 0)
 }
 
 /// Removes calls on the engine's numbers if a child with memory of its own has some in the same table

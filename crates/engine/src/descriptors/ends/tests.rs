@@ -3,6 +3,7 @@
 use super::*;
 use crate::os::refusing::{refusing, Refusal};
 use rustix::event::{poll, PollFd, PollFlags};
+use rustix::fd::AsFd;
 
 const NO_PAIRS: Refusal = (libc::SYS_socketpair, None, libc::EPERM);
 const NO_MESSAGES: [Refusal; 2] = [(libc::SYS_sendto, None, libc::EPERM), (libc::SYS_recvfrom, None, libc::ENOSYS)];
@@ -21,8 +22,9 @@ fn ends_do_what_a_ring_needs(are_pipes: bool) {
     let ends = pending.into_raw();
     assert_eq!(ends.is_pipe(), are_pipes);
     let number = program.as_raw_fd();
-    let (again, other) = (program.try_clone().expect("a duplicate"), make().expect("other ends").1);
-    let identity = |fd: &OwnedFd| descriptors::cookie_of(fd.as_raw_fd()).expect("an identity");
+    let again = program.as_fd().try_clone_to_owned().expect("a duplicate");
+    let other = make().expect("other ends").1;
+    let identity = |fd: &dyn AsRawFd| descriptors::cookie_of(fd.as_raw_fd()).expect("an identity");
     assert_eq!(identity(&program), identity(&again));
     assert_ne!(identity(&program), identity(&other));
     for _ in 0..3 {
