@@ -23,10 +23,9 @@ pub(crate) mod turns;
 use crate::descriptors::ends::EngineEnds;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{file_status, EpollEvent, Os, Sys};
+use crate::os::{file_status, owner, EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
-use crate::thread::tables;
 use crate::{alloc, descriptors, Errno};
 use facts::Facts;
 pub use facts::Medium;
@@ -208,7 +207,7 @@ impl PollSet {
     /// other one's table would not have the numbers.
     #[cold]
     fn make_first_epoll(&mut self, ends: EngineEnds) -> Result<i32, Errno> {
-        if tables::is_borrowers() {
+        if owner::has_other_table() {
             return Err(Errno::MFILE);
         }
         let set = descriptors::to_top(calls::epoll_create(epoll::CreateFlags::CLOEXEC)?)?;

@@ -321,7 +321,7 @@ pub fn is_owner() -> bool {
 /// changed for that process. A child of vfork(2) has its own descriptors. A child of clone(2) with CLONE_VM may share
 /// its parent's.
 pub fn has_these_tables() -> bool {
-    is_owner() || tables::are_same(owner::of_memory())
+    is_owner() || owner::shares_table_with(owner::of_memory())
 }
 
 /// Handles that number `fd` is a new duplicate, perhaps of a ring's descriptor.

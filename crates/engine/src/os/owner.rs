@@ -54,6 +54,20 @@ fn by_memory() -> u32 {
     }
 }
 
+/// `KCMP_FILES` of kcmp(2).
+pub const KCMP_FILES: usize = 2;
+
+/// True if the calling process shares its descriptor table with process `other`. False if kcmp(2) is refused.
+pub fn shares_table_with(other: u32) -> bool {
+    let args = [Sys::process_id() as usize, other as usize, KCMP_FILES, 0, 0, 0];
+    syscall(libc::SYS_kcmp, args) == 0
+}
+
+/// True if the calling process runs in the memory of another one, and has another descriptor table.
+pub fn has_other_table() -> bool {
+    is_another() && !shares_table_with(of_memory())
+}
+
 /// True if the calling process runs in the memory of another one.
 #[inline]
 pub fn is_another() -> bool {

@@ -3,7 +3,7 @@
 use crate::driver::owner::{Call, Mailbox};
 use crate::lock::{Held, Lock};
 use crate::os::calls;
-use crate::os::{syscall, Os, Sys};
+use crate::os::{owner, syscall, Os, Sys};
 use crate::ring::Ring;
 use crate::sync::Hook;
 use crate::thread::tables;
@@ -84,7 +84,7 @@ pub fn ensure_started() -> bool {
 }
 
 fn start(mailbox: &mut Mailbox<&'static Ring>) -> bool {
-    if tables::is_borrowers() {
+    if owner::has_other_table() {
         mailbox.close();
         return false;
     }

@@ -11,13 +11,12 @@
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
-use crate::os::{owner, standard, syscall, Os, Sys};
+use crate::os::owner::{self, KCMP_FILES};
+use crate::os::{standard, syscall, Os, Sys};
 use crate::thread;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// `KCMP_FILES` of kcmp(2).
-const KCMP_FILES: usize = 2;
 /// The table that the process began with.
 pub const FIRST: u32 = 0;
 /// The table of a process that runs in the memory of another one, but does not share its descriptors.
@@ -54,17 +53,12 @@ pub fn mine() -> u32 {
 /// True if the calling thread uses the table that the memory's process began with. Engine threads that serve that
 /// process use that table.
 pub fn is_first() -> bool {
-    mine() == FIRST && !is_borrowers()
-}
-
-/// True if the calling process runs in the memory of another one, whose descriptors it does not share.
-pub fn is_borrowers() -> bool {
-    owner::is_another() && !are_same(owner::of_memory())
+    mine() == FIRST && !owner::has_other_table()
 }
 
 /// Returns the table of a ring that the calling thread makes.
 pub fn of_new_ring() -> u32 {
-    if is_borrowers() {
+    if owner::has_other_table() {
         BORROWERS
     } else {
         mine()
@@ -96,12 +90,6 @@ pub fn set_mine(table: u32) {
 /// True if only engine threads share the calling thread's table, in the process that has this memory.
 pub fn is_engines_only() -> bool {
     !shares_descriptors() && thread::is_only_one_of_program()
-}
-
-/// True if the calling process shares its table with process `other`. False if kcmp(2) is refused.
-pub fn are_same(other: u32) -> bool {
-    let args = [Sys::process_id() as usize, other as usize, KCMP_FILES, 0, 0, 0];
-    syscall(libc::SYS_kcmp, args) == 0
 }
 
 /// Records that the calling thread has got a table of its own. Records nothing if it is the process's only thread,
@@ -153,7 +141,7 @@ pub fn shares_descriptors() -> bool {
 /// Records in a forked child whether it shares its descriptor table with its parent, by clone(2) with CLONE_FILES.
 /// Then the child must not close the parent's open files. False if kcmp(2) is refused.
 pub fn record_sharing_with(parent: u32) -> bool {
-    let shared = are_same(parent);
+    let shared = owner::shares_table_with(parent);
     SHARES_DESCRIPTORS.store(shared.into(), Relaxed);
     shared
 }
