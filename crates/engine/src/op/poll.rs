@@ -90,6 +90,7 @@ impl PollAdd {
     }
 
     /// Returns the verdict on what a poll that did not wait has found.
+    #[inline(always)] // one of its two callers is rare
     fn verdict_on(&mut self, found: Result<u16, Errno>) -> Verdict {
         match found {
             Ok(seen) if seen & libc::POLLNVAL as u16 != 0 => Verdict::error(Errno::BADF),
