@@ -188,7 +188,10 @@ Examples:
   docker run --rm -v \"$PWD:/a\" debian /a/anyring doctor
 
 Exit status: 0 when an io_uring program would run here, served by the kernel or by anyring; 1 when
-not. With --pid: 0 when anyring is in that process; 1 when not.";
+not. With --pid: 0 when anyring is in that process; 1 when not.
+
+--pid lists each ring of the process: its descriptors, who serves it, entries, flags, the process that
+made it, and the error by which the kernel refused it. It needs permission to trace the process (ptrace(2)).";
 
 /// Say whether io_uring works here, and if not, why and what to do
 #[derive(Debug, Args)]

@@ -9,10 +9,11 @@ use common::{
 };
 use seccompiler::SeccompAction;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 #[test]
 fn the_verdict_flips_below_deny() {
@@ -199,6 +200,134 @@ fn a_process_that_runs_is_explained() {
     assert_eq!((status, &report["way"]), (Some(1), &serde_json::Value::Null), "{report}");
     let missing = output(&mut anyring(&["doctor", "--pid", "4194304"]));
     assert_eq!(common::one_line_failure(&missing, 125), "anyring: --pid 4194304: no such process, or no /proc\n");
+}
+
+/// A program of tests/c/rings.c that keeps its rings until this is dropped.
+struct Staying(std::process::Child);
+
+impl Staying {
+    /// Starts `command` with the words that make `rings` keep `count` rings, and waits until it has them.
+    fn start(mut command: Command, count: &str) -> Staying {
+        command.args([count, "0", "stay"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("start");
+        let (mut said, mut lines) = (String::new(), BufReader::new(child.stdout.take().expect("a pipe")));
+        while said.lines().count() < 2 {
+            assert_ne!(lines.read_line(&mut said).expect("read"), 0, "{said}");
+        }
+        Staying(child)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// `doctor --pid`: its JSON and its text.
+fn doctor_of(pid: u32) -> (serde_json::Value, String) {
+    let pid = pid.to_string();
+    let [json, text] = [&["doctor", "--json", "--pid", &pid][..], &["doctor", "--pid", &pid]]
+        .map(|words| stdout(&output(&mut anyring(words))).to_owned());
+    (serde_json::from_str(&json).expect("JSON"), text)
+}
+
+#[test]
+fn the_rings_of_a_process_are_listed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(rings) = compiled("rings", folder.path()) else {
+        return skipped("there is no C compiler");
+    };
+    library();
+    let refused = 0x50000 | libc::EPERM;
+    let by_pipes = format!("{}={refused}", libc::SYS_socketpair);
+    for (way, below) in [("socket pairs", None), ("pipes", Some(by_pipes))] {
+        let mut command = anyring(&["deny", "--"]);
+        if let Some(pair) = &below {
+            let Some(refusing) = compiled("refusing", folder.path()) else { return };
+            let (number, action) = pair.split_once('=').expect("a pair");
+            command.arg(refusing).args([number, action, "--"]);
+        }
+        command.args([ANYRING, "run", "--backend", "user", "--"]).arg(&rings);
+        let program = Staying::start(command, "2");
+        let (report, text) = doctor_of(program.pid());
+        let listed = report["rings"].as_array().expect("rings");
+        assert_eq!(listed.len(), 2, "{way}: {report}");
+        for ring in listed {
+            assert_eq!(ring["server"], "anyring", "{way}: {ring}");
+            assert_eq!((&ring["sq_entries"], &ring["cq_entries"]), (&4.into(), &8.into()), "{way}: {ring}");
+            assert_eq!((&ring["flags"], &ring["maker"]), (&"none".into(), &program.pid().into()), "{way}: {ring}");
+            let numbers = ring["numbers"].as_array().expect("numbers");
+            assert_eq!(numbers.len(), 1, "{way}: {ring}");
+            let number = numbers[0].as_u64().expect("a number");
+            assert!(text.contains(&format!("\n  {number:<22} anyring, 4 + 8 entries, ")), "{way}: {text}");
+            let link = std::fs::read_link(format!("/proc/{}/fd/{number}", program.pid())).expect("open");
+            let kind = if below.is_some() { "pipe:" } else { "socket:" };
+            assert!(link.to_str().is_some_and(|link| link.starts_with(kind)), "{way}: {link:?}");
+        }
+        assert!(text.contains("anyring serves this process (library): 0 rings of the kernel's, 2 of anyring's."));
+    }
+}
+
+/// The kernel makes two rings of the program, and has no memory for the others.
+#[test]
+fn rings_of_both_sides_are_listed() {
+    if !kernel_works("a process with rings of both sides") {
+        return;
+    }
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let [Some(nth), Some(rings)] = ["nth", "rings"].map(|source| compiled(source, folder.path())) else {
+        return skipped("there is no C compiler");
+    };
+    let mut command = plainly(Command::new(&nth));
+    command.args(["3", "12", ANYRING, "run", "--"]).arg(&rings);
+    let program = Staying::start(command, "3");
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", program.pid()));
+    let Some(pid) = children.ok().and_then(|text| text.split_whitespace().next()?.parse().ok()) else {
+        return skipped("/proc does not list children");
+    };
+    let (report, text) = doctor_of(pid);
+    let of = |server: &str| {
+        let rings = report["rings"].as_array().into_iter().flatten();
+        rings.filter(|ring| ring["server"] == server).collect::<Vec<_>>()
+    };
+    let (kernels, ours) = (of("kernel"), of("anyring"));
+    assert_eq!((kernels.len(), ours.len()), (2, 1), "{report}");
+    assert_eq!(ours[0]["refused"], "ENOMEM", "{report}");
+    assert!(kernels.iter().all(|ring| ring["refused"].is_null() && ring["maker"].is_null()), "{report}");
+    let numbers: Vec<_> = kernels.iter().map(|ring| ring["numbers"][0].clone()).collect();
+    assert_eq!(report["kernel_rings"], serde_json::Value::from(numbers), "{report}");
+    assert!(
+        text.contains("the kernel serves this process, and anyring what the kernel refuses (library): 2 rings"),
+        "{text}"
+    );
+    assert!(text.contains(", the kernel refused it: ENOMEM\n"), "{text}");
+}
+
+/// With `--backend kernel` anyring serves no ring, whatever the kernel refuses.
+#[test]
+fn a_process_left_to_the_kernel_is_not_said_to_be_served() {
+    if !kernel_works("a process that is left to the kernel") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(rings) = compiled("rings", folder.path()) else {
+        return skipped("there is no C compiler");
+    };
+    library();
+    let mut command = anyring(&["run", "--backend", "kernel", "--aio", "user", "--"]);
+    command.arg(&rings);
+    let program = Staying::start(command, "1");
+    let (report, text) = doctor_of(program.pid());
+    assert_eq!((&report["way"], &report["backend"]), (&"library".into(), &"kernel".into()), "{report}");
+    assert!(text.contains(": the kernel alone serves this process's io_uring (library): 1 ring of the kernel's.\n"));
+    assert!(!text.contains("what the kernel refuses"), "{text}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub mod numbers;
 
 pub(crate) use description::ASKS_SOCKETS;
 pub use description::{cookie_of, same_description};
+pub use ends::pipe_identity;
 pub use numbers::{closes_are_seen, is_ring, record_use, set_closes_are_seen};
 
 use crate::mutation::{mutated, Mutation};

@@ -5,7 +5,7 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::memory::layout::Layout;
 use crate::memory::{Memory, NO_FILE};
-use crate::os::version;
+use crate::os::{owner, version};
 use crate::os::{user_read, user_write, ForNow};
 use crate::ring::recorder::Recorder;
 use crate::ring::table;
@@ -205,7 +205,9 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOpti
     control.found(ends.numbers().kicked);
     let cookie = descriptors::cookie_of(fd).unwrap_or(0);
     let layout = memory.view.layout();
-    let recorder = Recorder::of_new_ring(fd, [layout.sq_entries, layout.cq_entries], flags);
+    let entries = [layout.sq_entries, layout.cq_entries];
+    control.label(fd, cookie, flags, entries, owner::of_memory());
+    let recorder = Recorder::of_new_ring(fd, entries, flags);
     let mut state = State::new(flags, memory, control, ends.into_raw(), cookie);
     state.recorder = recorder;
     // Waiters on a ring of polled devices watch no timer.

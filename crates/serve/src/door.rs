@@ -281,6 +281,13 @@ pub fn watch(fd: i32, edge_triggered: bool) {
     }
 }
 
+/// Records that the kernel refused the new ring with number `fd`, for `anyring doctor --pid`.
+pub fn label_refusal(fd: i32, errno: i32) {
+    if let Some(Ok(guard)) = process::verified_ring(fd).map(|ring| ring.lock_soon()) {
+        guard.control.label_refusal(errno);
+    }
+}
+
 /// Prepares the thread to leave its current call by longjmp(3) or the like.
 pub fn leaving_by_jump() {
     point(Point::Jump);

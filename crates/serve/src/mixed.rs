@@ -122,6 +122,8 @@ fn mark_ours(fd: c_int, refusal: c_int, by_index: bool) {
         "ring {fd} is anyring's: the kernel's io_uring_setup answered {}",
         Errno::from_raw_os_error(refusal)
     ));
+    let number = if by_index { process::registered_ring_number(fd as u32).unwrap_or(-1) } else { fd };
+    door::label_refusal(number, refusal);
     // One of the kernel's rings may poll this ring, and the engine would not learn of that.
     if !by_index && KERNEL_HAS_RINGS.load(Ordering::Relaxed) {
         door::watch(fd, false);

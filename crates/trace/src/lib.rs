@@ -31,6 +31,7 @@ pub use gain::{Costs, Gain, Spent};
 pub use joined::{find_counters, JoinedSource, ANOTHER_VERSION};
 pub use kernel::KernelSource;
 pub use line::line;
+pub use names::setup_flags;
 pub use page::page;
 pub use perfetto::Perfetto;
 pub use processes::Processes;

@@ -6,6 +6,7 @@ mod entry;
 mod probe;
 mod process;
 mod report;
+mod rings;
 
 pub use entry::{try_guest, try_library, Trial};
 pub use probe::{kernel_aio_in_brief, missing_block};

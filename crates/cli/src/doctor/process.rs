@@ -1,9 +1,11 @@
 //! `anyring doctor --pid`: finds the server of a running process from /proc and from the counters that the process
 //! keeps.
 
+use super::rings::{self, Ring};
 use crate::failure::Failure;
 use crate::stats::{self, Counters};
 use crate::{errno, output};
+use anyring_serve::environment::WORKS;
 use serde::Serialize;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -26,6 +28,8 @@ struct Process {
     aio: Option<String>,
     /// The process's descriptors of the kernel's rings.
     kernel_rings: Vec<u32>,
+    /// The kernel's rings and anyring's.
+    rings: Vec<Ring>,
     /// The process's counters. They include those of its children, and of all other processes with the same file.
     counters: Option<Counters>,
     /// The reason why there are no counters.
@@ -74,7 +78,7 @@ fn look(pid: u32) -> Result<Process, Failure> {
         None if is_host() => Some("guest"),
         None => None,
     };
-    let kernel_rings = kernel_rings(&folder).map_err(failed)?;
+    let rings = rings::of(pid, &folder, &maps).map_err(failed)?;
     let file = variable("ANYRING_STATS");
     let counters = match &file {
         None => stats::of_process(pid as i32).map(Counters::from),
@@ -82,7 +86,7 @@ fn look(pid: u32) -> Result<Process, Failure> {
         Some(file) => stats::of(&folder.join("root").join(file.trim_start_matches('/'))),
     };
     let backend = variable("ANYRING_BACKEND");
-    let summary = summary(way, backend.as_deref(), &kernel_rings, counters.as_ref().ok());
+    let summary = summary(way, backend.as_deref(), &rings);
     Ok(Process {
         schema: 1,
         pid,
@@ -92,7 +96,12 @@ fn look(pid: u32) -> Result<Process, Failure> {
         library: library.map(str::to_owned),
         backend,
         aio: variable("ANYRING_AIO"),
-        kernel_rings,
+        kernel_rings: rings
+            .iter()
+            .filter(|ring| ring.server == "kernel")
+            .flat_map(|ring| ring.numbers.clone())
+            .collect(),
+        rings,
         no_counters: counters.as_ref().err().cloned(),
         counters: counters.ok(),
         log: variable("ANYRING_LOG"),
@@ -134,29 +143,40 @@ fn is_host(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name.as_bytes().starts_with(b"anyring")) || is_same()
 }
 
-fn kernel_rings(folder: &Path) -> std::io::Result<Vec<u32>> {
-    let mut rings = Vec::new();
-    for entry in fs::read_dir(folder.join("fd"))? {
-        let entry = entry?;
-        let is_ring = fs::read_link(entry.path()).is_ok_and(|name| name.as_os_str() == "anon_inode:[io_uring]");
-        rings.extend(entry.file_name().to_str().filter(|_| is_ring).and_then(|name| name.parse::<u32>().ok()));
-    }
-    rings.sort_unstable();
-    Ok(rings)
+fn summary(way: Option<&str>, backend: Option<&str>, rings: &[Ring]) -> String {
+    let of = |server: &str| rings.iter().filter(|ring| ring.server == server).count();
+    let (kernels, ours) = (of("kernel"), of("anyring"));
+    let count = |number: usize| format!("{number} ring{}", if number == 1 { "" } else { "s" });
+    let rings = match ours {
+        0 => format!("{} of the kernel's", count(kernels)),
+        _ => format!("{} of the kernel's, {ours} of anyring's", count(kernels)),
+    };
+    let Some(way) = way else { return format!("anyring is not in this process; it has {rings}.") };
+    let who = match backend {
+        Some("user") => "anyring serves this process",
+        Some("kernel") => "the kernel alone serves this process's io_uring",
+        Some(WORKS) => "the kernel serves this process, and anyring what the kernel refuses",
+        _ if ours != 0 => "anyring serves what the kernel refuses to this process",
+        _ => "anyring is in this process, and asks the kernel at its first ring",
+    };
+    format!("{who} ({way}): {rings}.")
 }
 
-fn summary(way: Option<&str>, backend: Option<&str>, kernels: &[u32], counters: Option<&Counters>) -> String {
-    let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    let kernels = count(kernels.len(), "ring");
-    match (way, backend) {
-        (None, _) => format!("anyring is not in this process; it has {kernels} of the kernel's."),
-        (Some(way), Some("user")) => format!("anyring serves this process ({way})."),
-        (Some(way), _) => {
-            let ours =
-                counters.map_or(String::new(), |counters| format!(" and {} made by anyring", counters.rings));
-            format!("the kernel serves this process, and anyring what the kernel refuses ({way}): {kernels} of the kernel's{ours}.")
-        }
+/// A line for each ring.
+fn table(rings: &[Ring]) -> String {
+    let mut text = "\nrings\n".to_owned();
+    for ring in rings {
+        let numbers: Vec<_> = ring.numbers.iter().map(u32::to_string).collect();
+        let number = if numbers.is_empty() { "closed".to_owned() } else { numbers.join(", ") };
+        let entries = |entries: Option<u32>| entries.map_or("?".to_owned(), |entries| entries.to_string());
+        let entries = format!("{} + {} entries", entries(ring.sq_entries), entries(ring.cq_entries));
+        let mut more = vec![ring.server.to_owned(), entries];
+        more.extend(ring.flags.as_ref().map(|flags| format!("flags {flags}")));
+        more.extend(ring.maker.map(|maker| format!("made by process {maker}")));
+        more.extend(ring.refused.as_ref().map(|refused| format!("the kernel refused it: {refused}")));
+        text.push_str(&format!("  {number:22} {}\n", more.join(", ")));
     }
+    text
 }
 
 fn text(process: &Process) -> String {
@@ -166,18 +186,16 @@ fn text(process: &Process) -> String {
     row("library", &or_none(&process.library));
     row("ANYRING_BACKEND", &or_none(&process.backend));
     row("ANYRING_AIO", &or_none(&process.aio));
-    let rings: Vec<_> = process.kernel_rings.iter().map(u32::to_string).collect();
-    row(
-        "kernel's rings",
-        &if rings.is_empty() { "none".to_owned() } else { format!("descriptors {}", rings.join(", ")) },
-    );
     row("log", &or_none(&process.log));
+    if !process.rings.is_empty() {
+        text.push_str(&table(&process.rings));
+    }
     match (&process.counters, &process.no_counters) {
         (Some(counters), _) => {
             text.push_str("\ncounters of all processes that keep them together\n");
             text.push_str(&stats::table(counters));
         }
-        (None, why) => row("counters", &or_none(why)),
+        (None, why) => text.push_str(&format!("\nno counters: {}\n", or_none(why))),
     }
     text
 }

@@ -197,12 +197,17 @@ fn both_ways() -> Result<(ForNow, ForNow), Errno> {
     Ok((both, writer))
 }
 
-/// Returns a number that identifies a pipe among the cookies and inodes of rings, or `None` if `fd` is no pipe. The
-/// inode numbers of pipes have 32 bits.
+/// Returns the [`pipe_identity`] of a descriptor, or `None` if `fd` is no pipe.
 pub(super) fn identity(fd: i32) -> Option<u64> {
-    const PIPE: u64 = 1 << 62;
     let status = file_status(fd).ok().filter(|status| status.kind == libc::S_IFIFO)?;
-    Some(PIPE | (status.device & 0x3fff_ffff) << 32 | status.inode & 0xffff_ffff)
+    Some(pipe_identity(status.device, status.inode))
+}
+
+/// Returns a number that identifies a pipe among the cookies and inodes of rings. The inode numbers of pipes have 32
+/// bits.
+pub fn pipe_identity(device: u64, inode: u64) -> u64 {
+    const PIPE: u64 = 1 << 62;
+    PIPE | (device & 0x3fff_ffff) << 32 | inode & 0xffff_ffff
 }
 
 /// The engine's ends of a ring that is not published yet. They are closed when this is dropped.

@@ -9,7 +9,8 @@
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds the lock |
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `shared::member` | |
-//! | `generation`, `entries`, `area` | a process that resizes the ring, if no other process uses it | see `ring::resize` |
+//! | `generation`, `entries`, `area` | a process that resizes the ring, if no other process uses it; `entries` also the maker | see `ring::resize` |
+//! | `label` | the maker | see `shared::label` |
 //! | `waiters` | the holder of `post_lock` (see [`Waiters`]) | |
 //! | `room_waiters` | each thread that waits for room in the SQ, which counts itself | the polling thread reads it after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
@@ -27,6 +28,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::arch::LARGEST_PAGE_BYTES;
 use crate::os::calls;
 use crate::os::{Os, Sys};
+use crate::shared::label::Label;
 use crate::shared::waiters::Waiters;
 use crate::Errno;
 use anyring_abi::Cqe;
@@ -79,7 +81,7 @@ pub struct Header {
     /// Number of times the ring was resized. The only process that uses the ring stores this word, `entries` and
     /// `area`, while `submitter` is set. A process that joins reads them.
     pub generation: AtomicU32,
-    /// SQ and CQ entries, once the ring was resized.
+    /// SQ and CQ entries. Only a reader of the label uses them before the ring was resized.
     pub entries: [AtomicU32; 2],
     /// Offset of the areas in the memfd, once the ring was resized.
     pub area: AtomicU64,
@@ -94,6 +96,8 @@ pub struct Header {
     backlog_tail: AtomicU32,
     /// The member number, plus 1, of each record chunk's owner; 0 for a free chunk.
     pub chunk_owner: [AtomicU32; RECORD_CHUNKS],
+    /// What other processes can read about the ring.
+    pub label: Label,
 }
 
 /// One process that uses the ring.
@@ -143,7 +147,7 @@ pub const NO_MEMBER: u32 = u32::MAX;
 
 /// Bytes before the first member. The first members are in the same page, so a ring that is not shared touches only
 /// one page.
-const HEADER_BYTES: usize = 512;
+pub(super) const HEADER_BYTES: usize = 512;
 const MEMBER_BYTES: usize = MEMBERS as usize * size_of::<Member>();
 const BACKLOG_BYTES: usize = BACKLOG_ENTRIES as usize * size_of::<Slot>();
 const RECORD_BYTES: usize = RECORD_CHUNKS * CHUNK_RECORDS * size_of::<Record>();
