@@ -274,15 +274,25 @@ fn wait_options(guard: &RingGuard, call: &Enter) -> Result<(WaitOptions, Result<
     }
     let now_ns = clock.now_ns();
     if let Some(time) = extended.time {
-        let span_ns = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
-        let span_ns = span_ns.saturating_add(time.tv_nsec.max(0) as u64);
-        let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
-        options.deadline_ns = Some(if absolute { span_ns } else { now_ns.saturating_add(span_ns) });
+        options.deadline_ns = deadline_ns(time, call.flags & IORING_ENTER_ABS_TIMER == 0, now_ns);
     }
     if extended.minimum_us != 0 {
         options.minimum_ns = Some(now_ns + u64::from(extended.minimum_us) * 1_000);
     }
     Ok((options, sigmask))
+}
+
+/// Returns the time at which a wait gives up; `None` if it does not. The kernel counts in signed nanoseconds, and its
+/// sums wrap. At a negative time its timer never fires. Sources: `ktime_set` in linux/ktime.h, `ktime_add_safe` in
+/// kernel/time/hrtimer.c.
+fn deadline_ns(time: Timespec, is_span: bool, now_ns: u64) -> Option<u64> {
+    const SECOND_NS: i64 = 1_000_000_000;
+    let time_ns = match time.tv_sec < i64::MAX / SECOND_NS {
+        true => time.tv_sec.wrapping_mul(SECOND_NS).wrapping_add(time.tv_nsec),
+        false => i64::MAX,
+    };
+    let time_ns = if is_span { time_ns.wrapping_add(now_ns as i64) } else { time_ns };
+    u64::try_from(time_ns).ok().filter(|_| time_ns != i64::MAX)
 }
 
 fn extended_argument(guard: &RingGuard, call: &Enter) -> Result<Extended, Errno> {

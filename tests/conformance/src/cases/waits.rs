@@ -56,6 +56,60 @@ fn minimum_ends_early_with_enough(cx: &Context) {
     assert!(answer == 0 && waited < Duration::from_secs(10), "{answer} after {waited:?}");
 }
 
+/// Waits for one CQE by this time.
+fn wait_by(ring: &Ring, tv_sec: i64, tv_nsec: i64, flags: u32) -> (i32, Duration) {
+    let (time, start) = (Timespec { tv_sec, tv_nsec }, Instant::now());
+    let arg = GeteventsArg { ts: address(&time), ..GeteventsArg::default() };
+    (enter(ring, 1, flags, address(&arg), size_of::<GeteventsArg>()), start.elapsed())
+}
+
+#[case]
+fn seconds_and_nanoseconds_are_added(cx: &Context) {
+    let ring = cx.ring(4);
+    for (seconds, nanoseconds, milliseconds) in [
+        (0, 1_020_000_000, 1020),
+        (5, -4_980_000_000, 20),
+        (-1, 1_020_000_000, 20),
+        (0, -1, 0),
+        (-1, 0, 0),
+        (-5, 1_000_000_000, 0),
+        (i64::MIN, 0, 0), // the product wraps to 0
+    ] {
+        let (answer, waited) = wait_by(&ring, seconds, nanoseconds, 0);
+        assert_eq!(answer, -ETIME, "{seconds} s and {nanoseconds} ns");
+        let expected = Duration::from_millis(milliseconds);
+        assert!(
+            waited >= expected && waited < expected + Duration::from_millis(800),
+            "{seconds} s and {nanoseconds} ns: {waited:?}"
+        );
+    }
+}
+
+/// Sums that wrap to a negative time, and times beyond the last one.
+#[case(since = "6.12")]
+fn negative_points_in_time_never_come(cx: &Context) {
+    let span = |seconds, nanoseconds| (seconds, nanoseconds, 0);
+    let point = |seconds, nanoseconds| (seconds, nanoseconds, IORING_ENTER_ABS_TIMER);
+    for (seconds, nanoseconds, flags) in [
+        span(i64::MAX, 0),
+        span(i64::MAX, i64::MAX),
+        span(1 << 40, 0),
+        span(0, i64::MAX),
+        span(1, i64::MAX),
+        span(i64::MIN, i64::MIN),
+        point(-1, 0),
+        point(0, -1),
+        point(i64::MAX, 0),
+    ] {
+        let ((reader, mut writer), mut ring, mut bytes) = (pipe(), cx.ring(4), [0; 1]);
+        ring.go(sqe::read(fd(&reader), &mut bytes, 0));
+        let feeder = once_asleep(move || writer.write_all(b"x").expect("write"));
+        assert_eq!(wait_by(&ring, seconds, nanoseconds, flags).0, 0, "{seconds} s and {nanoseconds} ns");
+        assert_eq!(ring.cq_ready(), 1);
+        feeder.join().expect("the feeder");
+    }
+}
+
 fn choose(ring: &Ring, id: i32) -> i32 {
     let argument = [id as u32, 0, 0, 0];
     ring.register(IORING_REGISTER_CLOCK, &raw const argument as usize, 0) as i32
