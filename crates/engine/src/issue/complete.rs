@@ -357,6 +357,8 @@ impl RingGuard {
         if !posts {
             self.record(|it| it.ends_quietly());
         }
+        // A TIMEOUT that is removed counts like any other request (`io_timeout_extract` in io_uring/timeout.c).
+        let ends_waits = opcode == Opcode::Timeout && result != -Errno::CANCELED.raw_os_error();
         if posts {
             let kept = if has_notification { IORING_CQE_F_MORE } else { u32::MAX };
             match cqe.flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
@@ -366,8 +368,7 @@ impl RingGuard {
             if let Some(record) = record {
                 self.batch.ends(record);
             }
-            // A TIMEOUT that is removed counts like any other request (`io_timeout_extract` in io_uring/timeout.c).
-            if opcode == Opcode::Timeout && result != -Errno::CANCELED.raw_os_error() {
+            if ends_waits {
                 self.count_timeout();
             }
         } else if let Some((chunk, index)) = record {
@@ -375,6 +376,9 @@ impl RingGuard {
             // Release: its partner is the same as in `admit`.
             control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
             self.records.give((chunk, index));
+        }
+        if ends_waits && !posts {
+            self.end_waits();
         }
         let notification = Cqe { user_data: notified, ..cqe };
         if has_notification

@@ -136,6 +136,18 @@ impl RingGuard {
         self.queue.uncount();
     }
 
+    /// Ends every wait, because a TIMEOUT has fired that posts no CQE (IOSQE_CQE_SKIP_SUCCESS).
+    #[cold]
+    pub fn end_waits(&mut self) {
+        let post = self.control.lock_post();
+        post.waiters().timeouts.fetch_add(1, Ordering::Relaxed);
+        let wake = post.waiters().should_wake(|| post.cq_total(), 1);
+        drop(post);
+        if wake {
+            self.wake();
+        }
+    }
+
     /// Copies the batch to the CQ and wakes the waiters that it satisfies.
     #[inline]
     pub fn flush(&mut self) {

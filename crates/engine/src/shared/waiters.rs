@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `waiting`, `in_futex` | the holder of the post lock, or a leaving waiter, which decrements without it | |
 //! | `target`, `sequence` | the holder of the post lock | |
-//! | `timeouts` | the holder of the post lock | a TIMEOUT's CQE was posted |
+//! | `timeouts` | the holder of the post lock | a TIMEOUT has fired |
 //!
 //! No wake is lost. A waiter reads the CQ's tail and registers, both under the post lock. It sleeps only while
 //! `sequence` keeps the value that it had then. A post stores the tail under the same lock and, if a waiter is

@@ -441,3 +441,45 @@ fn a_refused_field_comes_before_a_bad_time(cx: &Context) {
         }
     }
 }
+
+/// A TIMEOUT that fires without a CQE ends waits all the same.
+#[case(undisturbed, since = "5.17")]
+fn expiry_without_a_cqe_ends_the_wait(cx: &Context) {
+    let (mut ring, short, long) = (cx.ring(8), ms(20), ms(10_000));
+    let quiet = |ts| sqe::timeout(ts, 0, IORING_TIMEOUT_ETIME_SUCCESS).with(IOSQE_CQE_SKIP_SUCCESS);
+    for chained in [0, IOSQE_IO_LINK, IOSQE_IO_HARDLINK] {
+        ring.push(quiet(&short).with(chained));
+        if chained != 0 {
+            ring.push(sqe::nop().with(IOSQE_CQE_SKIP_SUCCESS));
+        }
+        let (count, start) = (ring.publish(), Instant::now());
+        assert_eq!(ring.enter(count, 3, IORING_ENTER_GETEVENTS, 0, 0), count as isize);
+        assert!(start.elapsed() >= Duration::from_millis(20) && ring.cq_ready() == 0);
+    }
+    ring.push(quiet(&short));
+    ring.push(sqe::timeout(&long, 0, 0).data(2));
+    assert_eq!((ring.submit_and_wait(2), ring.cq_ready()), (2, 0));
+    assert_eq!(ring.run(sqe::timeout_remove(2).data(3)), 0);
+}
+
+#[case(own_flags, undisturbed, since = "5.17")]
+fn expiry_without_a_cqe_ends_the_wait_of_another_thread(cx: &Context) {
+    let (mut ring, short) = (cx.ring_with(8, 0), ms(30));
+    let (number, door) = (ring.fd, ring.door);
+    let waiter = asleep_in(move || door.enter(number, 0, 3, IORING_ENTER_GETEVENTS, 0, 0));
+    ring.go(sqe::timeout(&short, 0, IORING_TIMEOUT_ETIME_SUCCESS).with(IOSQE_CQE_SKIP_SUCCESS));
+    assert_eq!((waiter.join().expect("the waiter"), ring.cq_ready()), (0, 0));
+}
+
+/// Requests without a CQE do not count.
+#[case(since = "5.17")]
+fn count_leaves_out_what_has_no_cqe(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    let quiet = sqe::nop().with(IOSQE_CQE_SKIP_SUCCESS);
+    ring.go_all(&[quiet, sqe::timeout(&long, 2, 0).data(1), quiet, quiet]);
+    ring.go_all(&[quiet, sqe::nop().data(2), quiet]);
+    assert_eq!(ring.wait_ordered(1), [(2, 0)]);
+    ring.expect_quiet();
+    ring.go(sqe::nop().data(3));
+    assert_eq!(ring.wait_ordered(2), [(3, 0), (1, 0)]);
+}
