@@ -15,9 +15,9 @@
 
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
-use crate::op::{call, Operation, Verdict};
+use crate::op::{call, Op, Operation, Verdict};
 use crate::os::calls;
-use crate::os::file_status;
+use crate::os::{file_status, version};
 use crate::request;
 use crate::ring::arrivals::Rest;
 use crate::ring::RingGuard;
@@ -137,10 +137,21 @@ impl State {
         self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread)
     }
 
+    /// Returns the error if a request cannot be made on this ring of polled devices. Before Linux 7.1 only some drivers
+    /// take commands there (`io_uring_cmd` in io_uring/uring_cmd.c).
+    #[cold]
+    pub fn refused_polled(&mut self, op: &Op, fd: i32) -> Option<Errno> {
+        match op {
+            Op::UringCmd(_) if !version::polls_commands() => {
+                Some(descriptors::check_open(fd).err().unwrap_or(Errno::OPNOTSUPP))
+            }
+            _ => self.refused_transfer(op.rw()?, fd),
+        }
+    }
+
     /// Returns the error if a transfer cannot be made on this ring of polled devices. Source: `io_rw_init_file` in
     /// io_uring/rw.c.
-    #[cold]
-    pub fn refused_transfer(&mut self, rw: &Rw, fd: i32) -> Option<Errno> {
+    fn refused_transfer(&mut self, rw: &Rw, fd: i32) -> Option<Errno> {
         let flags = match descriptors::status_flags(fd) {
             Ok(flags) => flags,
             Err(error) => return Some(error),

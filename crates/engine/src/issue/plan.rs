@@ -100,7 +100,7 @@ impl State {
     #[inline(always)] // for the same reason as `attempt_inline`
     pub(super) fn plan(&mut self, op: &mut Op, fd: i32, first: bool) -> Step {
         if self.iopoll.is_some() {
-            if let Some(error) = op.rw().and_then(|rw| self.refused_transfer(rw, fd)) {
+            if let Some(error) = self.refused_polled(op, fd) {
                 return Step::Refuse(error);
             }
         }

@@ -112,8 +112,7 @@ impl RingGuard {
         }
         let by_number = matches!(self.slab[id].target, Target::Number(_));
         let refused = if by_number { refused_number(fd, &op) } else { None };
-        let refused = refused
-            .or_else(|| op.rw().filter(|_| self.iopoll.is_some()).and_then(|rw| self.refused_transfer(rw, fd)));
+        let refused = refused.or_else(|| if self.iopoll.is_some() { self.refused_polled(&op, fd) } else { None });
         let mut receiver = None;
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),

@@ -16,6 +16,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NAMES: u8 = 1;
 /// The bit of a version that answers as Linux 7.3.
 const ANSWERS: u8 = 2;
+/// The bit of a version whose rings of polled devices take URING_CMD for any file (Linux 7.1).
+const POLLED_COMMANDS: u8 = 4;
 
 /// The bits of the chosen version. Relaxed: it is chosen before there is a ring, so any thread that has a ring reads
 /// the choice.
@@ -25,9 +27,10 @@ static VERSION: AtomicU8 = AtomicU8::new(NAMES);
 pub fn choose(name: Option<&str>) {
     let chosen = match name {
         Some("6.18") => 0,
-        Some("7.3") => NAMES | ANSWERS,
-        _ if running_is_older([7, 3]) => NAMES,
-        _ => NAMES | ANSWERS,
+        Some("7.3") => NAMES | ANSWERS | POLLED_COMMANDS,
+        _ if running_is_older([7, 1]) => NAMES,
+        _ if running_is_older([7, 3]) => NAMES | POLLED_COMMANDS,
+        _ => NAMES | ANSWERS | POLLED_COMMANDS,
     };
     VERSION.store(chosen, Ordering::Relaxed);
 }
@@ -40,6 +43,11 @@ pub fn has_later_names() -> bool {
 /// True if the engine answers as Linux 7.3 where that differs from 6.18.
 pub fn answers_as_7_3() -> bool {
     VERSION.load(Ordering::Relaxed) & ANSWERS != 0
+}
+
+/// True if rings of polled devices take URING_CMD for files that cannot be polled.
+pub fn polls_commands() -> bool {
+    VERSION.load(Ordering::Relaxed) & POLLED_COMMANDS != 0
 }
 
 /// True if the running kernel is older than release `version`, or does not say.

@@ -188,6 +188,41 @@ fn hipri_is_for_polled_rings(cx: &Context) {
     assert_eq!(found(&mut ring), (5, 65536));
 }
 
+/// URING_CMDs of files whose commands are not polled, with the results on a plain ring.
+fn commands(cx: &Context) -> (Ring, [Sqe; 5], Vec<OwnedFd>) {
+    let ring = cx.ring_with(8, IORING_SETUP_IOPOLL);
+    let (socket, other) = tcp_pair();
+    let null = std::fs::File::open("/dev/null").expect("open");
+    let command = |fd, what: u32| prep(Opcode::UringCmd, fd, 0, 0, what.into());
+    let sqes = [
+        command(fd(&socket), SOCKET_URING_OP_SIOCINQ),
+        command(fd(&socket), SOCKET_URING_OP_SIOCOUTQ),
+        command(fd(&null), 0),
+        command(-1, 0),
+        command(fd(&null), 0).op_flags(1 << 31),
+    ];
+    (ring, sqes, vec![socket.into(), other.into(), null.into()])
+}
+
+fn results(ring: &mut Ring, sqes: &[Sqe]) -> Vec<i32> {
+    sqes.iter().map(|sqe| ring.run(*sqe)).collect()
+}
+
+#[case(own_flags, since = "6.7", until = "7.1")]
+fn commands_need_a_driver_that_polls(cx: &Context) {
+    let (mut ring, sqes, _files) = commands(cx);
+    let refused = [-EOPNOTSUPP, -EOPNOTSUPP, -EOPNOTSUPP, -EBADF, -EINVAL];
+    assert_eq!(results(&mut ring, &sqes), refused);
+    assert_eq!(results(&mut ring, &sqes.map(|sqe| sqe.with(IOSQE_ASYNC))), refused);
+}
+
+#[case(own_flags, from = "7.1")]
+fn commands_of_files_that_are_not_polled(cx: &Context) {
+    let (mut ring, sqes, _files) = commands(cx);
+    assert_eq!(results(&mut ring, &sqes), [0, 0, 0, -EBADF, -EINVAL]);
+    assert_eq!(results(&mut ring, &sqes.map(|sqe| sqe.with(IOSQE_ASYNC))), [0, 0, 0, -EBADF, -EINVAL]);
+}
+
 #[case(own_flags, since = "5.6", until = "7.3")]
 fn write_is_found_in_enter_only(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
