@@ -262,7 +262,11 @@ impl RingGuard {
             return;
         }
         self.record_held_buffer(id);
-        let armed = self.keep_file(id).and_then(|()| self.arm(id, list, tried, then));
+        let kept = self.keep_file(id);
+        if kept.is_ok() && self.has_turn_instead(id, list, tried) {
+            return;
+        }
+        let armed = kept.and_then(|()| self.arm(id, list, tried, then));
         match armed {
             Ok(Arming::Waits) => {
                 self.arm_link_timeout(id);

@@ -49,6 +49,12 @@ pub(crate) fn events_of(poll: &PollAdd) -> u32 {
     u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32
 }
 
+/// True if a file is ready, or has an error.
+#[cold]
+pub(super) fn is_ready(fd: i32, events: u32) -> bool {
+    Sys::poll_now(fd, events as u16).is_ok_and(|seen| seen != 0)
+}
+
 /// Breaks decision 13 of docs/decisions under two mutations: arming must never change the program's file.
 #[inline]
 fn spoil_file(fd: i32) {
@@ -106,10 +112,14 @@ impl RingGuard {
             entry.facts.mark_empty(list);
         }
         let keeps_its_place = goes_on && flags & IOSQE_ASYNC == 0;
+        // Task work makes these attempts in order.
+        let polls_first = matches!(skip, Some(Skip::PollFirst | Skip::LookOnceArmed));
+        let is_next = polls_first && !entry.list(list).is_empty() && is_ready(fd, events);
         match opcode {
             // Requests that wait for a connection are served in order, as exclusive entries of a wait queue. A
             // multishot request keeps its place.
             Opcode::Accept if !keeps_its_place => entry.list(list).push(&mut state.slab, id),
+            _ if is_next => entry.list(list).push(&mut state.slab, id),
             // The kernel's wait queues take io_uring's entries at their head: the request that arrived last is served
             // first.
             _ => entry.list(list).push_front(&mut state.slab, id),

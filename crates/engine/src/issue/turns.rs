@@ -5,15 +5,18 @@
 //! In the kernel no other request runs between two SQEs of one submission: `io_async_wake` in io_uring/poll.c only
 //! queues it. So the requests that an SQE may have made ready are served later.
 
+use crate::issue::arm::{events_for, is_ready};
 use crate::issue::{device, single};
 use crate::mutation::{mutated, Mutation};
-use crate::op::{Op, Turn};
+use crate::op::{Op, Skip, Turn};
 use crate::os::{Os, Sys};
 use crate::poll::turns::When;
 use crate::poll::{READ, WRITE};
-use crate::request::{Id, ListKind, Target};
+use crate::request::{Id, ListKind, Target, Tried};
 use crate::ring::RingGuard;
+use crate::stats::Path;
 use crate::{descriptors, Errno};
+use anyring_abi::IOSQE_ASYNC;
 
 impl RingGuard {
     /// Polls for requests that were armed without an attempt, and serves those that are ready. False if there are no
@@ -134,6 +137,34 @@ impl RingGuard {
 
 /// Requests that were armed without an attempt, or without checking their number.
 impl RingGuard {
+    /// Gives a request its turn if it polls first and its file is ready already. The attempt follows the present group.
+    /// In the kernel task work makes it (`io_queue_async` in io_uring/io_uring.c). With IORING_SETUP_DEFER_TASKRUN the
+    /// request is armed: nothing is attempted before somebody asks.
+    #[inline]
+    pub fn has_turn_instead(&mut self, id: Id, list: ListKind, tried: Tried) -> bool {
+        match tried {
+            Tried::Skipped(Skip::PollFirst | Skip::LookOnceArmed) => self.has_turn_if_ready(id, list),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn has_turn_if_ready(&mut self, id: Id, list: ListKind) -> bool {
+        let request = &self.slab[id];
+        let by_worker = request.in_worker || request.flags & IOSQE_ASYNC != 0;
+        let Some(fd) = request.target.number() else { return false };
+        if by_worker || request.op.is_multishot() || self.ring().defers() {
+            return false;
+        }
+        let is_ready = is_ready(fd, events_for(&request.op, list));
+        if is_ready {
+            self.slab[id].make_ready();
+            self.slab[id].path = Path::Poll; // whatever is remembered of the file, this attempt is made
+            self.queue.follow(id);
+        }
+        is_ready
+    }
+
     /// Makes sure, before a sleep, that the number of each newly armed entry still names the file that its requests
     /// wait for. Also makes postponed first attempts that no event has led to yet.
     pub fn verify(&mut self) {

@@ -43,6 +43,7 @@ mod net_fixed;
 mod net_listen;
 mod net_no_socket;
 mod net_nonempty;
+mod net_poll_first;
 mod net_receive;
 mod net_zero_copy;
 mod nop;
