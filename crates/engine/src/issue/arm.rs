@@ -379,7 +379,7 @@ impl RingGuard {
             self.slab[id].finds_nothing();
             self.poll_set.entry(fd).facts.mark_empty(ListKind::Read);
         } else {
-            self.poll_set.due.multishot = true;
+            self.poll_set.due.rest = true;
         }
     }
 

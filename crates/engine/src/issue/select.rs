@@ -251,7 +251,7 @@ impl RingGuard {
             let fd = *fd;
             self.poll_set.renew(fd);
         }
-        self.poll_set.due.multishot |= submitted;
+        self.poll_set.due.rest |= submitted;
     }
 }
 

@@ -36,6 +36,7 @@ impl RingGuard {
         request.deadline_ns = deadline_ns(clock, when);
         request.time();
         request.path = Path::Poll;
+        state.poll_set.due.rest |= when.is_over(clock);
         if let Some(count) = count {
             let count = u64::from(count.get()) + u64::from(mutated(Mutation::TimeoutCountsOneMore));
             state.queue.begin_counting(id, count);

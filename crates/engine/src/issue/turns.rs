@@ -41,14 +41,20 @@ impl RingGuard {
     }
 
     /// Serves, at the end of a submission, what became ready before it. Continues READ_MULTISHOTs whose files have more
-    /// data.
+    /// data, and fires timers that were due as they started.
     #[inline(always)] // in each enter
     pub fn go_on(&mut self) {
-        if self.poll_set.due.multishot {
-            self.poll_set.due.multishot = false;
-            self.poll_now();
-            self.settle();
+        if self.poll_set.due.rest {
+            self.go_on_with_rest();
         }
+    }
+
+    #[cold]
+    fn go_on_with_rest(&mut self) {
+        self.poll_set.due.rest = false;
+        self.poll_now();
+        self.fire_timers();
+        self.settle();
     }
 }
 

@@ -21,6 +21,12 @@ pub struct When {
 }
 
 impl When {
+    /// True if a timer with this time is due as it starts.
+    #[inline]
+    pub fn is_over(&self, clock: Clock) -> bool {
+        self.time_ns == 0 || self.absolute && self.time_ns <= clock.now_ns()
+    }
+
     /// Reads the SQE's field for a time, according to the flags.
     fn read(field: u64, flags: u32) -> Result<When, Errno> {
         let absolute = flags & IORING_TIMEOUT_ABS != 0;

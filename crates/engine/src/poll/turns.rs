@@ -20,9 +20,9 @@ pub struct Due {
     /// True if requests to read were armed without an attempt since the last poll. If data is there for them, they
     /// are served before the call returns, and before something ends requests.
     pub(crate) unattempted: bool,
-    /// True if a READ_MULTISHOT continues after its submission. Its event is in the poll set, after the events of
-    /// others.
-    pub(crate) multishot: bool,
+    /// True if something is due at the end of the submission. A READ_MULTISHOT continues: its event is in the poll set,
+    /// after the events of others. Or a timer was due as it started.
+    pub(crate) rest: bool,
 }
 
 /// The occasion of a poll.

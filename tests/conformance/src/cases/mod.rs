@@ -28,6 +28,7 @@ mod liburing;
 mod lifetime;
 mod link;
 mod link_io_wq;
+mod link_timeouts;
 mod msg_ring;
 mod msg_ring_targets;
 mod msg_ring_waits;
