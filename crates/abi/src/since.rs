@@ -292,10 +292,13 @@ const LATER: &[(Release, &[&str])] = &[
             "IORING_SETUP_SQE_MIXED",
             "SOCKET_URING_OP_GETSOCKNAME",
             "IORING_REGISTER_ZCRX_CTRL",
+            "IO_URING_QUERY_ZCRX",
+            "IO_URING_QUERY_SCQ",
         ],
     ),
     ((7, 0), &["IORING_SETUP_SQ_REWIND", "IORING_REGISTER_BPF_FILTER"]),
     ((7, 1), &["IORING_TIMEOUT_IMMEDIATE_ARG"]),
+    ((7, 2), &["IO_URING_QUERY_ZCRX_EVENT"]),
 ];
 
 /// Returns the release that brought this name. A flag of an operation or register call is no older than the operation

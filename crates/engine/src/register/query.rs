@@ -1,5 +1,6 @@
 //! IORING_REGISTER_QUERY: reports what the engine supports. Works with a ring or without one. Source: io_uring/query.c.
 
+use crate::memory::layout::word;
 use crate::op::count;
 use crate::os::{user_read, user_read_slice, user_write, user_write_slice, version};
 use crate::resource::restrictions::REGISTER_CALLS;
@@ -7,7 +8,10 @@ use crate::ring::sq;
 use crate::setup;
 use crate::wait::enter;
 use crate::Errno;
-use anyring_abi::{IORING_REGISTER_QUERY, IO_URING_QUERY_OPCODES};
+use anyring_abi::{
+    IORING_REGISTER_QUERY, IO_URING_QUERY_OPCODES, IO_URING_QUERY_SCQ, IO_URING_QUERY_ZCRX,
+    IO_URING_QUERY_ZCRX_EVENT,
+};
 
 /// The longest list of questions that the engine follows. A longer list (or a cycle) fails with `ERANGE`.
 const MAX_ENTRIES: usize = 1000;
@@ -29,6 +33,12 @@ pub fn query(arg: u64, count: u32) -> Result<u32, Errno> {
     Err(Errno::RANGE)
 }
 
+/// The longest answer, in words.
+const WORDS: usize = 6;
+
+/// The answer to a question: its words, and the bytes of its structure.
+type Answer = ([u64; WORDS], usize);
+
 /// Handles one entry of the list. The entry has the next entry's address, the buffer's address, the question and size,
 /// the result and padding. Returns the address of the next entry.
 fn handle_entry(at: u64) -> Result<u64, Errno> {
@@ -37,17 +47,17 @@ fn handle_entry(at: u64) -> Result<u64, Errno> {
     let (question, given) = (head as u32, (head >> 32) as usize);
     let looked_at = given.min(MAX_BYTES);
     let mut known = [0u8; MAX_BYTES];
-    let result = if question != IO_URING_QUERY_OPCODES {
-        Err(Errno::OPNOTSUPP)
-    } else if tail != 0 || padding != 0 || given == 0 {
-        Err(Errno::INVAL)
-    } else {
-        user_read_slice(data, &mut known[..looked_at])?;
-        Ok(opcodes())
+    let result = match answer(question) {
+        None => Err(Errno::OPNOTSUPP),
+        Some(_) if tail != 0 || padding != 0 || given == 0 => Err(Errno::INVAL),
+        Some(answer) => {
+            user_read_slice(data, &mut known[..looked_at])?;
+            Ok(answer)
+        }
     };
-    let text = result.as_ref().map_or(&[][..], |words| words.as_slice());
-    let bytes = (8 * text.len()).min(given);
-    for (place, byte) in text.iter().flat_map(|word| word.to_ne_bytes()).take(bytes).enumerate() {
+    let (words, size) = result.unwrap_or_default();
+    let bytes = size.min(given);
+    for (place, byte) in words.iter().flat_map(|word| word.to_ne_bytes()).take(bytes).enumerate() {
         known[place] = byte;
     }
     user_write_slice(data, &known[..bytes])?;
@@ -59,12 +69,35 @@ fn handle_entry(at: u64) -> Result<u64, Errno> {
     Ok(next)
 }
 
+/// Returns the answer to a question, if the question is known.
+fn answer(question: u32) -> Option<Answer> {
+    match question {
+        IO_URING_QUERY_OPCODES => Some((opcodes(), 48)),
+        _ if !version::has_later_names() => None,
+        IO_URING_QUERY_SCQ => Some((rings(), 16)),
+        // Zero-copy receive is not supported: no flags, no controls.
+        IO_URING_QUERY_ZCRX => Some(([0; WORDS], 40)),
+        IO_URING_QUERY_ZCRX_EVENT => Some(([0; WORDS], 48)),
+        _ => None,
+    }
+}
+
 /// Fills `struct io_uring_query_opcode`. Its fields are the numbers of opcodes (of requests and of
 /// io_uring_register(2)), the known flags (features, setup, enter, SQE), and the number of questions. As with the
 /// probe, some opcodes that have a number are not served.
-fn opcodes() -> [u64; 6] {
-    let calls = if version::has_later_names() { REGISTER_CALLS } else { IORING_REGISTER_QUERY + 1 };
+fn opcodes() -> [u64; WORDS] {
+    let (calls, questions) = match version::has_later_names() {
+        true => (REGISTER_CALLS, IO_URING_QUERY_ZCRX_EVENT + 1),
+        false => (IORING_REGISTER_QUERY + 1, IO_URING_QUERY_OPCODES + 1),
+    };
     let numbers = count() as u64 | u64::from(calls) << 32;
     let features = u64::from(setup::FEATURES);
-    [numbers, features, setup::flags().into(), enter::FLAGS.into(), sq::KNOWN_FLAGS.into(), 1]
+    let flags = [setup::flags(), enter::FLAGS, sq::KNOWN_FLAGS.into()].map(u64::from);
+    [numbers, features, flags[0], flags[1], flags[2], questions.into()]
+}
+
+/// Fills `struct io_uring_query_scq`: the size and alignment of the header before the CQEs.
+fn rings() -> [u64; WORDS] {
+    const HEADER: u64 = word::CQES as u64;
+    [HEADER, HEADER, 0, 0, 0, 0]
 }

@@ -141,3 +141,34 @@ fn argument_count_is_einval(cx: &Context) {
     let mut entry = entry(&mut answer, 48);
     assert_eq!(cx.door.register(-1, IORING_REGISTER_QUERY, &raw mut entry as usize, 1) as i32, -EINVAL);
 }
+
+/// Returns the answer to a question with a buffer of `size` bytes: the result, the size, and the buffer.
+fn answer(cx: &Context, question: u32, size: u32) -> (i32, u32, [u64; 7]) {
+    let mut bytes = [u64::MAX; 7];
+    let mut entry = Entry { data: address_mut(&mut bytes), question, size, ..Entry::default() };
+    assert_eq!(ask(cx, -1, &mut entry), 0);
+    (entry.result, entry.size, bytes)
+}
+
+const REST: u64 = u64::MAX;
+
+#[case(own_flags, since = "6.19")]
+fn header_of_the_rings(cx: &Context) {
+    let params = cx.ring_with(4, 0).params;
+    assert_eq!(params.cq_off.cqes, 64, "the CQEs follow the header");
+    assert_eq!(answer(cx, IO_URING_QUERY_SCQ, 16), (0, 16, [64, 64, REST, REST, REST, REST, REST]));
+    assert_eq!(answer(cx, IO_URING_QUERY_SCQ, 8), (0, 8, [64, REST, REST, REST, REST, REST, REST]));
+    assert_eq!(answer(cx, IO_URING_QUERY_SCQ, 40), (0, 16, [64, 64, 0, 0, 0, REST, REST]));
+    assert_eq!(answer(cx, IO_URING_QUERY_SCQ, 0), (-EINVAL, 0, [REST; 7]));
+}
+
+#[case(own_flags, since = "7.2")]
+fn number_of_questions(cx: &Context) {
+    let (result, _, words) = answer(cx, IO_URING_QUERY_OPCODES, 48);
+    assert_eq!((result, words[5]), (0, u64::from(IO_URING_QUERY_ZCRX_EVENT) + 1));
+    for question in 0..words[5] as u32 {
+        let (result, size, _) = answer(cx, question, 56);
+        assert!(result == 0 && [48, 40, 16, 48][question as usize] == size, "{question}: {result}, {size}");
+    }
+    assert_eq!(answer(cx, words[5] as u32, 8), (-EOPNOTSUPP, 0, [0, REST, REST, REST, REST, REST, REST]));
+}
