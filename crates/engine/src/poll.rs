@@ -113,7 +113,7 @@ pub struct PollSet {
     pub(crate) due: turns::Due,
     /// Number of requests that wait for readiness.
     pub(crate) armed: u32,
-    /// What one poll(2) has found for POLL_ADDs that are about to be taken from the SQ.
+    /// The answers of one poll(2) for POLL_ADDs that are about to be taken from the SQ.
     pub(crate) ahead: ahead::Ahead,
     /// The buffer for the events of a poll.
     pub(crate) seen: Vec<EpollEvent>,

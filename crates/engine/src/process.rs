@@ -154,8 +154,8 @@ pub fn concerns_number(fd: i32) -> bool {
     fd >= 0 && (fd <= 2 || descriptors::may_be_own(fd) || is_ring(fd) || was_used(fd))
 }
 
-/// True if one of the numbers `first..=last` may belong to a ring, or be used by a request, or be one of 0, 1 and 2. The
-/// engine handles a close of these first.
+/// True if the engine must handle a close of `first..=last` first. One of these numbers may belong to a ring, be used by
+/// a request, or be 0, 1 or 2.
 pub fn knows_range(first: u32, last: u32) -> bool {
     first <= 2 || next_known(first, last).is_some()
 }

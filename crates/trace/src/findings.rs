@@ -123,8 +123,8 @@ fn mostly(part: u64, whole: u64, percent: u64) -> bool {
     whole != 0 && u128::from(part) * 100 >= u128::from(whole) * u128::from(percent)
 }
 
-/// True if transfers of this kind may take a worker without IOSQE_ASYNC, too: those through the page cache of a file
-/// system that cannot make them without waiting. Of writes that is known only after a trial.
+/// True if transfers of this kind may take a worker without IOSQE_ASYNC, too. Transfers through the page cache do so if
+/// the file system cannot make them without waiting. For writes only a trial shows it.
 fn may_need_worker(kinds: &Kinds, files: &[FilesOn]) -> bool {
     if matches!(kinds.kind.file, "pipe" | "socket" | "char" | "other") {
         return false;

@@ -126,7 +126,7 @@ fn cookie(process: &OwnedFd, number: u32) -> Option<u64> {
     cookie_of(copy.as_raw_fd())
 }
 
-/// What /proc says about a ring of the kernel.
+/// Reads from /proc about a ring of the kernel.
 fn kernel_ring(folder: &Path, number: u32) -> Ring {
     let text = fs::read_to_string(folder.join(format!("fdinfo/{number}"))).unwrap_or_default();
     let entries = |name: &str| {

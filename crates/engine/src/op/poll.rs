@@ -26,7 +26,7 @@ pub struct PollAdd {
 
 /// Events that poll(2) reports even if the program did not ask for them.
 const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP) as u16;
-/// The same for requests of io_uring.
+/// Events that an io_uring request reports even if the program did not ask for them.
 const ALWAYS_IN_RINGS: u16 = ALWAYS | libc::POLLRDHUP as u16;
 /// The key with which a socket wakes its waiters when data has arrived (`sock_def_readable` in net/core/sock.c).
 const DATA: u16 = (libc::POLLIN | libc::POLLPRI | libc::POLLRDNORM | libc::POLLRDBAND) as u16;

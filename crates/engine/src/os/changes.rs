@@ -28,9 +28,9 @@ const LOOKS_OF_OTHERS: u32 = 140;
 /// a fork takes longer the more memory there is.
 const LOOKS_OF_CHANGES: u32 = 240;
 
-/// Lives while a change is under way: from before a descriptor is opened until it has its last number and that number
-/// is recorded, or until it is closed. As long as it lives, no signal handler runs on its thread, since a handler might
-/// fork.
+/// Lives while a change is under way. A change begins before a descriptor is opened. It ends once the descriptor has its
+/// last number and that number is recorded, or once the descriptor is closed. As long as a `Change` lives, no signal
+/// handler runs on its thread, since a handler might fork.
 pub struct Change(PhantomData<*mut ()>);
 
 impl Change {

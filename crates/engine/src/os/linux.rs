@@ -343,7 +343,7 @@ pub fn for_now(fd: OwnedFd) -> ForNow {
 
 /// Descriptors that the kernel has just made.
 pub trait Made {
-    /// The same descriptors for short use.
+    /// These descriptors, for short use.
     type ForNow;
     /// Keeps them for a moment.
     fn for_now(self) -> Self::ForNow;

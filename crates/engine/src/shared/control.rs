@@ -96,7 +96,7 @@ pub struct Header {
     backlog_tail: AtomicU32,
     /// The member number, plus 1, of each record chunk's owner; 0 for a free chunk.
     pub chunk_owner: [AtomicU32; RECORD_CHUNKS],
-    /// What other processes can read about the ring.
+    /// The facts about the ring that other processes read.
     pub label: Label,
 }
 

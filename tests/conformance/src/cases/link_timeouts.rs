@@ -1,4 +1,4 @@
-//! LINK_TIMEOUTs that are due as they start, behind requests that wait.
+//! LINK_TIMEOUTs that are due as they start, linked to requests that wait.
 
 use super::prelude::*;
 
@@ -39,7 +39,7 @@ fn due_as_it_starts_behind_what_waits(cx: &Context) {
     }
 }
 
-/// So does a TIMEOUT.
+/// A TIMEOUT that is due as it starts fires in the call, too.
 #[case(undisturbed)]
 fn timeout_that_is_due_as_it_starts(cx: &Context) {
     let deferred = cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN != 0;
