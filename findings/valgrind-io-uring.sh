@@ -4,7 +4,7 @@
 # Memcheck, on system calls).
 # Seen: a buffer from malloc that a completed io_uring READ has filled stays uninitialised to Memcheck. It reports
 # "Conditional jump or move depends on uninitialised value(s)" for a right program, and exits with the error status. The
-# completion arrives in memory that the program maps, so no system call tells Memcheck of it. Valgrind does know the
+# completion arrives in memory that the program maps, so no system call shows it to Memcheck. Valgrind does know the
 # three calls, so nothing else warns. The same program by pread(2) is clean.
 # Versions: valgrind 1:3.19.0-1, liburing-dev and liburing2 2.3-3 (Debian 12). Needs gcc, and a kernel that serves
 # io_uring. Seen 2026-11-29.
