@@ -154,8 +154,8 @@ pub fn concerns_number(fd: i32) -> bool {
     fd >= 0 && (fd <= 2 || descriptors::may_be_own(fd) || is_ring(fd) || was_used(fd))
 }
 
-/// True if the engine must handle a close of `first..=last` first. One of these numbers may belong to a ring, be used by
-/// a request, or be 0, 1 or 2.
+/// True if one of the numbers `first..=last` is 0, 1 or 2, belongs to a ring, or may be used by a request. Before such a
+/// close the engine has work to do.
 pub fn knows_range(first: u32, last: u32) -> bool {
     first <= 2 || next_known(first, last).is_some()
 }

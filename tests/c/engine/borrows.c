@@ -259,7 +259,7 @@ static void killed(void)
 	}
 }
 
-/* Natively, and in the engine, a worker makes each of these. */
+/* A worker makes each of these, in the kernel and in the engine. */
 static void use_workers(void)
 {
 	char name[] = "borrows-XXXXXX";
@@ -285,7 +285,7 @@ static int use_workers_and_exit(void *unused)
 	_exit(0);
 }
 
-/* A process in the same memory has a request made that natively a worker makes. Its end takes no worker along that
+/* A process in the same memory has requests made that a worker makes in the kernel. Its end takes no worker along that
  * the parent counts on. */
 static void workers(void)
 {

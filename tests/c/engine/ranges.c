@@ -47,7 +47,7 @@ static void *keep_closing(void *argument)
 	return NULL;
 }
 
-/* Uses a ring as natively, whatever ranges are closed meanwhile. */
+/* A ring works, whatever ranges are closed meanwhile. */
 static void *use_rings(void *unused)
 {
 	char name[] = "ranges-XXXXXX", buffer[8];
