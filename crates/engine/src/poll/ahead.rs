@@ -1,9 +1,10 @@
 //! The answers of one poll(2) for POLL_ADDs that follow each other in the SQ. Each of them takes its own answer from
 //! here, instead of making a call.
 //!
-//! A file that becomes ready after the poll(2) makes an event, as after a call of the request's own. So the answers hold
-//! until events of the poll set are taken, since an event of a file that no request waits for yet is then lost. The
-//! answers are forgotten when events are taken, when a number is closed, and when the submission ends.
+//! The answers are as good as those of calls made now, until events of the poll set are taken. An event of a file for
+//! which no request waits yet is lost then. A file that becomes ready after the poll(2) makes an event, as after a call
+//! of the request's own. So the answers are forgotten when events are taken, when a number is closed, and when the
+//! submission ends.
 //!
 //! Like all of `poll`, this is part of a ring's state, and is accessed under the ring's lock only.
 
