@@ -592,8 +592,8 @@ Examples:
 
 A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than
 --timeout, prints the text of --fail-output, changes memory that `lifetimes` watches, or does what
-`misuse` reports. With --runs or --shrink, PROGRAM has no standard input, and anyring shows the
-output of the first run that failed.
+`misuse` reports. With --runs or --shrink, PROGRAM has no standard input, and anyring shows
+the last output of the first run of each kind of failure, and the command that repeats it.
 
 Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (PROGRAM made no ring)
 or anyring could not do its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when

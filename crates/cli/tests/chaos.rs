@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{anyring, chaos, chaos_program as program, library, one_line_failure, output, stderr, stdout};
+use common::{
+    anyring, chaos, chaos_program as program, library, one_line_failure, output, stderr, stdout, ANYRING,
+};
 use std::path::Path;
 use std::process::Command;
 
@@ -259,7 +261,7 @@ fn the_test_report_has_a_case_for_each_seed() {
     let (status, xml) = report("lifetimes", &[program, "reuse-write"]);
     assert_eq!((status, xml.matches("<testcase classname=\"anyring chaos\" name=\"seed ").count()), (Some(1), 3));
     assert!(xml.contains("tests=\"3\" failures=\"") && xml.contains("memory in flight was changed; "), "{xml}");
-    let again = format!("again: anyring chaos --seed 1 --rules lifetimes -- {program} reuse-write");
+    let again = format!("again: {ANYRING} chaos --seed 1 --rules lifetimes -- {program} reuse-write");
     assert!(xml.contains(&again), "{xml}");
     let (status, xml) = report("short", &[program, "reuse-write", "right"]);
     assert_eq!(status, Some(0));
@@ -348,6 +350,31 @@ fn a_failure_of_several_seeds_is_reported_once_with_all_of_them() {
     let said = stderr(&run);
     assert_eq!(said.matches(" fails: ").count(), 1, "{said}");
     assert!(said.contains("anyring chaos: exit status 3: 4 seeds: 1-4\n"), "{said}");
+}
+
+/// The seeds fail in two ways.
+#[test]
+fn each_kind_of_failure_has_its_last_output_and_the_command_that_repeats_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let xml = folder.path().join("chaos.xml");
+    let script = "seq 100; echo way $((ANYRING_CHAOS % 2)); exit $((3 + ANYRING_CHAOS % 2))";
+    for jobs in ["1", "2"] {
+        let file = xml.to_str().expect("UTF-8");
+        let run = chaos(&["--runs", "4", "--jobs", jobs, "--junit", file], &["sh", "-c", script]);
+        let said = stderr(&run);
+        for (seed, way) in [("1", "1"), ("2", "0")] {
+            let output = format!("[the last 40 of 101 lines]\n62\n{}way {way}\n", numbers(63..=100));
+            assert_eq!(said.matches(&output).count(), 1, "{said}");
+            let again = format!("anyring chaos: again: {ANYRING} chaos --seed {seed} -- sh -c '{script}'\n");
+            assert!(said.contains(&again), "{said}");
+        }
+        let report = std::fs::read_to_string(&xml).expect("a report");
+        assert_eq!((report.matches("\nway 1\n").count(), report.matches("\nway 0\n").count()), (2, 2), "{report}");
+    }
+}
+
+fn numbers(range: std::ops::RangeInclusive<u32>) -> String {
+    range.map(|number| format!("{number}\n")).collect()
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn a_loss_is_found_and_lasting_data_is_not() {
         let bad = crash_anew(folder.path(), &program, &format!("bad-{case}"), &["--runs", "100", "--shrink"]);
         assert_eq!(bad.status.code(), Some(1), "bad-{case}: {}", text(&bad));
         assert!(
-            text(&bad).contains(lost) && text(&bad).contains("again: anyring chaos --seed"),
+            text(&bad).contains(lost) && text(&bad).contains("/anyring chaos --seed"),
             "{case}: {}",
             text(&bad)
         );

@@ -4,7 +4,7 @@ mod common;
 
 use common::{anyring, chaos, chaos_program, library, one_line_failure, output, stderr};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// `sh -c` with a script in which `$program` is the C program, and `$seed` the seed of the run.
 fn script(program: &str, text: &str) -> [String; 3] {
@@ -114,13 +114,15 @@ fn an_interrupt_leaves_the_reports_of_the_runs_that_ended() {
         let _ = std::fs::remove_file(&pids);
         let mut command = anyring(&["chaos", "--runs", "9", "--jobs", "2", "--timeout", "60s", "--junit"]);
         command.arg(&xml).arg("--log").arg(&log).arg("--").args(&words).current_dir(folder.path());
-        let mut run = command.spawn().expect("start");
+        let mut run = command.stderr(Stdio::piped()).spawn().expect("start");
         while std::fs::read_to_string(&pids).unwrap_or_default().lines().count() < 2 {
             assert!(run.try_wait().expect("wait").is_none(), "it ended");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         assert!(Command::new("kill").args([signal, &run.id().to_string()]).status().expect("kill").success());
-        assert_eq!(run.wait().expect("wait").code(), Some(128 + status));
+        let run = run.wait_with_output().expect("wait");
+        assert_eq!(run.status.code(), Some(128 + status));
+        assert!(stderr(&run).contains("interrupted after 2 of 9 seeds, of which 0 fail"), "{}", stderr(&run));
         let text = std::fs::read_to_string(&xml).expect("a report");
         let has = |seed: u32| text.contains(&format!("name=\"seed {seed}\""));
         assert!(has(1) && has(3) && !has(2) && !has(4) && text.ends_with("</testsuites>\n"), "{text}");

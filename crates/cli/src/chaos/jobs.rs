@@ -184,13 +184,10 @@ impl<'j, 'a> Pool<'j, 'a> {
             let Some(Job { place, worker }) = busy.take_if(|job| job.worker.has_ended()) else { continue };
             let lost = || Failure::own("the worker of a run was killed");
             let ending = worker.reply().unwrap_or_else(|| Err(lost()));
-            let (log, mut run) = runner.collect(ending);
-            if let Ok(run) = &mut run {
-                // The first that fails is shown, no other.
-                match run.failure.is_some() && place < self.failed {
-                    true => self.failed = place,
-                    false if run.refusal().is_none() => run.output = Vec::new(),
-                    false => {}
+            let (log, run) = runner.collect(ending);
+            if let Ok(run) = &run {
+                if run.failure.is_some() {
+                    self.failed = self.failed.min(place);
                 }
             }
             self.done.insert(place, (log, run));

@@ -44,10 +44,13 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     if let Some(file) = junit {
         report.write_junit(file)?; // also after an interrupt: the runs before it count
     }
+    if made.as_ref().is_err_and(|failure| failure.status > 128) {
+        report.print_interrupted();
+    }
     made?;
     if let Some((seed, run)) = report.take_failing() {
         let fewest = shrink::shrink(&jobs, seed, &run)?;
-        report.print_fewest(seed, &fewest);
+        report.print_fewest((seed, &run), &fewest);
         return Ok(FAILED);
     }
     report.end(Rules::parse(&rules).unwrap_or(Rules::none()))

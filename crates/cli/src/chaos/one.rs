@@ -17,6 +17,11 @@ use std::time::{Duration, Instant};
 
 /// Time limit of each of several runs, unless `--timeout` sets another.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit as `--timeout` names it.
+pub const PATIENCE_TEXT: &str = "10s";
+/// Most lines and bytes of a failing run's output that are kept: the last ones.
+const LINES: usize = 40;
+const BYTES: usize = 64 << 10;
 /// Longest sleep between two checks of the program.
 const PERIOD: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
@@ -135,7 +140,7 @@ pub struct Run {
     pub rings: usize,
     /// The reason why the run failed, if it did.
     pub failure: Option<String>,
-    /// The output of a run that failed or was refused, if it was kept.
+    /// The last output of a run that failed or was refused, if it was kept.
     pub output: Vec<u8>,
 }
 
@@ -256,7 +261,7 @@ impl<'a> Runner<'a> {
         let findings = || (!run.findings.is_empty()).then(|| found.to_owned());
         run.failure = ending.describe().or_else(text).or_else(findings);
         if self.apart && run.failure.is_some() {
-            run.output = read_all(&self.printed)?;
+            run.output = last_lines(&read_all(&self.printed)?);
         }
         Ok(run)
     }
@@ -423,6 +428,35 @@ fn read_all(mut file: &File) -> Result<Vec<u8>, Failure> {
     read.map(|_| text).map_err(|error| Failure::own(error.to_string()))
 }
 
+/// The last lines of a text, after a line that says so if there are more. An incomplete last line is ended.
+fn last_lines(text: &[u8]) -> Vec<u8> {
+    let lines: Vec<_> = text.split_inclusive(|byte| *byte == b'\n').collect();
+    let mut last = lines[lines.len().saturating_sub(LINES)..].concat();
+    last.drain(..last.len().saturating_sub(BYTES));
+    if !last.is_empty() && !last.ends_with(b"\n") {
+        last.push(b'\n');
+    }
+    match lines.len() > LINES {
+        true => [format!("[the last {LINES} of {} lines]\n", lines.len()).as_bytes(), &last].concat(),
+        false => last,
+    }
+}
+
 fn contains(text: &[u8], part: &[u8]) -> bool {
     part.is_empty() || text.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{last_lines, BYTES};
+
+    #[test]
+    fn the_last_output_is_kept() {
+        assert_eq!(last_lines(b""), b"");
+        assert_eq!(last_lines(b"one\ntwo"), b"one\ntwo\n");
+        let many: String = (1..=50).map(|line| format!("{line}\n")).collect();
+        let last = String::from_utf8(last_lines(many.as_bytes())).expect("text");
+        assert!(last.starts_with("[the last 40 of 50 lines]\n11\n12\n") && last.ends_with("\n50\n"), "{last}");
+        assert_eq!(last_lines(&vec![b'x'; 3 * BYTES]).len(), BYTES + 1);
+    }
 }

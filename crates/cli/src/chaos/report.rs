@@ -1,6 +1,6 @@
 //! The report of several runs: what is printed as they end, the test report, and the summary.
 
-use super::one::{Injection, Run};
+use super::one::{Ending, Injection, Run, PATIENCE_TEXT};
 use super::FAILED;
 use crate::cli::ChaosOptions;
 use crate::failure::{Failure, OWN_FAILURE};
@@ -30,6 +30,8 @@ pub struct Report<'a> {
     rings: usize,
     /// The last seed.
     last: u64,
+    /// Number of runs so far.
+    ended: u64,
     /// The injections of `--only` that no run has reached.
     unmet: Vec<String>,
     /// The failing run, whose injections are to be shrunk.
@@ -50,6 +52,7 @@ impl<'a> Report<'a> {
             injections: 0,
             rings: 0,
             last: first,
+            ended: 0,
             unmet: options.only.clone(),
             failing: None,
         }
@@ -63,16 +66,18 @@ impl<'a> Report<'a> {
     /// Adds a run, in the order of the seeds. Breaks off if no further run is wanted.
     pub fn take(&mut self, seed: u64, run: Run) -> ControlFlow<()> {
         self.last = seed;
+        self.ended += 1;
         self.injections += run.injections.len();
         self.rings += run.rings;
         self.unmet.retain(|name| !run.injections.iter().any(|injection| injection.is(name)));
         if self.options.junit.is_some() {
-            self.cases.push(Case::of(self.options, &self.places, seed, &run));
+            let again = self.again(seed, &run);
+            self.cases.push(Case::of(&self.places, seed, &run, again));
         }
         self.bar.iter().for_each(|bar| bar.inc(1));
         let Some(how) = run.failure.clone() else {
             if !self.many && run.rings != 0 {
-                say(&format!("seed {seed}: the program did not fail; {}", count(&run)));
+                say(&format!("seed {seed}: the program did not fail; {}", count(run.injections.len())));
             }
             return ControlFlow::Continue(());
         };
@@ -95,16 +100,33 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Prints a run that failed: the first in full, and others that fail in another way in one line.
+    /// Prints a run that failed, unless an earlier one failed in the same way: its last output, how it failed, and the
+    /// command that repeats it.
     fn print_failure(&self, seed: u64, how: &str, run: &Run) {
-        if self.failures.is_empty() {
-            run.show_output();
+        if !self.failures.is_new(how) {
+            return;
         }
-        if self.failures.is_new(how) {
-            say(&format!("seed {seed} fails: {how}; {}", count(run)));
+        run.show_output();
+        say(&format!("seed {seed} fails: {how}; {}", count(run.injections.len())));
+        self.print_findings(run);
+        if !self.options.shrink {
+            say(&self.again(seed, run));
         }
-        if self.failures.is_empty() {
-            self.print_findings(run);
+    }
+
+    /// The command that repeats a run.
+    fn again(&self, seed: u64, run: &Run) -> String {
+        again(self.options, seed, &self.options.only, self.many && run.ending == Ending::Late)
+    }
+
+    /// Prints how far the runs came before an interrupt.
+    pub fn print_interrupted(&self) {
+        let (ended, of) = (self.ended, self.seeds.end - self.seeds.start);
+        if self.many {
+            self.beside_bar(|report| {
+                report.failures.lines().iter().for_each(|line| say(line));
+                say(&format!("interrupted after {ended} of {of} seeds, of which {} fail", report.failures.len()));
+            });
         }
     }
 
@@ -131,13 +153,14 @@ impl<'a> Report<'a> {
     }
 
     /// Prints the injections of a failing run that remain after shrinking, and the command that repeats the run.
-    pub fn print_fewest(&self, seed: u64, fewest: &[Injection]) {
+    pub fn print_fewest(&self, (seed, run): (u64, &Run), fewest: &[Injection]) {
         if fewest.is_empty() {
-            return say("it fails without any injection, too");
+            say("it fails without any injection, too");
+            return say(&self.again(seed, run));
         }
         fewest.iter().flat_map(|it| it.lines(&self.places)).for_each(|line| say(&line));
         let names: Vec<_> = fewest.iter().map(|injection| injection.name.clone()).collect();
-        say(&again(self.options, seed, &names));
+        say(&again(self.options, seed, &names, self.many && run.ending == Ending::Late));
     }
 
     /// Prints the summary of all runs. Returns the exit status.
@@ -160,7 +183,7 @@ impl<'a> Report<'a> {
         if self.many {
             let (first, of) = (seeds.start, last - seeds.start + 1);
             failures.lines().iter().for_each(|line| say(line));
-            say(&format!("{} of {of} seeds fail ({first} to {last}); {injections} injections", failures.len()));
+            say(&format!("{} of {of} seeds fail ({first} to {last}); {}", failures.len(), count(*injections)));
             let is_thorough = rules.has(Rule::Lifetimes) && rules.has(Rule::Misuse);
             if failures.is_empty() && options.only.is_empty() && !is_thorough {
                 say("not looked for: memory and descriptors that requests in flight lose (--rules thorough does)");
@@ -175,15 +198,17 @@ struct Case {
     seed: u64,
     /// The failure, if it failed.
     failure: Option<String>,
-    /// The findings, and the command that repeats the run; a line each.
+    /// The last output, the findings, and the command that repeats the run.
     details: String,
 }
 
 impl Case {
-    fn of(options: &ChaosOptions, places: &Places, seed: u64, run: &Run) -> Case {
-        let again = again(options, seed, &options.only);
-        let lines: Vec<_> = run.findings.iter().flat_map(|it| it.lines(places)).chain([again]).collect();
-        let failure = run.failure.as_ref().map(|how| format!("{how}; {}", count(run)));
+    fn of(places: &Places, seed: u64, run: &Run, again: String) -> Case {
+        let output = String::from_utf8_lossy(&run.output);
+        let output = output.lines().map(str::to_owned);
+        let lines: Vec<_> =
+            output.chain(run.findings.iter().flat_map(|it| it.lines(places))).chain([again]).collect();
+        let failure = run.failure.as_ref().map(|how| format!("{how}; {}", count(run.injections.len())));
         Case { seed, failure, details: lines.join("\n") }
     }
 }
@@ -202,16 +227,19 @@ fn junit_of(cases: &[Case], made_rings: bool, rules: Option<&str>) -> String {
     suite.report(&[("rules", rules.unwrap_or("all"))])
 }
 
-/// The whole shell command that repeats a run.
-pub fn again(options: &ChaosOptions, seed: u64, only: &[String]) -> String {
-    let mut words = vec!["anyring".to_owned(), "chaos".to_owned(), "--seed".to_owned(), seed.to_string()];
+/// The whole shell command that repeats a run. `was_late`: the run exceeded the time limit that several runs have.
+pub fn again(options: &ChaosOptions, seed: u64, only: &[String], was_late: bool) -> String {
+    let myself =
+        std::env::args_os().next().map_or("anyring".to_owned(), |word| word.to_string_lossy().into_owned());
+    let mut words = vec![myself, "chaos".to_owned(), "--seed".to_owned(), seed.to_string()];
     let mut flag =
         |name: &str, value: Option<String>| words.extend(value.into_iter().flat_map(|it| [name.to_owned(), it]));
     options.crash.iter().for_each(|folder| flag("--crash", Some(folder.display().to_string())));
     flag("--recover", options.recover.clone());
     flag("--rules", options.rules.clone());
     flag("--only", (!only.is_empty()).then(|| only.join(",")));
-    flag("--timeout", options.timeout.as_ref().map(|limit| limit.text.clone()));
+    let limit = options.timeout.as_ref().map(|limit| limit.text.clone());
+    flag("--timeout", limit.or_else(|| was_late.then(|| PATIENCE_TEXT.to_owned())));
     flag("--fail-output", options.fail_output.clone());
     words.push("--".to_owned());
     words.extend(options.program.words.iter().map(|word| word.to_string_lossy().into_owned()));
@@ -274,9 +302,31 @@ pub fn say(line: &str) {
     output::complain(&format!("anyring chaos: {line}"));
 }
 
-fn count(run: &Run) -> String {
-    match run.injections.len() {
+fn count(injections: usize) -> String {
+    match injections {
         1 => "1 injection".to_owned(),
         count => format!("{count} injections"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::again;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    #[test]
+    fn the_command_of_a_run_that_took_too_long_has_its_limit() {
+        let command = |words: &[&str], was_late| {
+            let Command::Chaos(options) = Cli::parse_from([&["anyring", "chaos"], words].concat()).command else {
+                panic!("another command");
+            };
+            again(&options, 7, &options.only, was_late)
+        };
+        let given = command(&["--runs", "9", "--timeout", "2s", "--", "./my test"], true);
+        assert!(given.ends_with(" chaos --seed 7 --timeout 2s -- './my test'"), "{given}");
+        let late = command(&["--runs", "9", "--only", "1.2.short", "--", "test"], true);
+        assert!(late.ends_with(" chaos --seed 7 --only 1.2.short --timeout 10s -- test"), "{late}");
+        assert!(command(&["--", "test"], false).ends_with(" chaos --seed 7 -- test"));
     }
 }

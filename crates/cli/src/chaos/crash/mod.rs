@@ -195,7 +195,7 @@ impl<'a> Crash<'a> {
         if lines.is_empty() {
             say("none of its changes was lost: being killed before the next change was enough");
         }
-        say(&again(self.options, seed, &[]));
+        say(&again(self.options, seed, &[], false));
         Ok(disk::state(&loss.killed, &loss.log, &fates))
     }
 }
