@@ -425,6 +425,14 @@ fn an_injection_that_is_not_met_proves_nothing() {
 }
 
 #[test]
+fn runs_without_an_injection_say_so() {
+    let Some(program) = program() else { return };
+    let run = |rules| stderr(&chaos(&["--rules", rules, "--runs", "2"], &[program, "enter", "right"]));
+    assert!(run("nobufs").contains("nothing was injected: "), "{}", run("nobufs"));
+    assert!(!run("misuse").contains("nothing was injected: "), "{}", run("misuse"));
+}
+
+#[test]
 fn the_program_s_output_is_its_own() {
     let Some(program) = program() else { return };
     let script = format!("echo out; echo err >&2; {program} enter right");

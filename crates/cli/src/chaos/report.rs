@@ -7,7 +7,7 @@ use crate::failure::{Failure, OWN_FAILURE};
 use crate::junit::{Outcome, Suite};
 use crate::places::Places;
 use crate::{lab, output};
-use anyring_engine::chaos::rules::{Rule, Rules};
+use anyring_engine::chaos::rules::{Row, Rule, Rules, RULES};
 use indicatif::ProgressBar;
 use std::fs::File;
 use std::io::Write;
@@ -184,6 +184,10 @@ impl<'a> Report<'a> {
             let (first, of) = (seeds.start, last - seeds.start + 1);
             failures.lines().iter().for_each(|line| say(line));
             say(&format!("{} of {of} seeds fail ({first} to {last}); {}", failures.len(), count(*injections)));
+            let injects = |row: &Row| rules.has(row.rule) && !matches!(row.rule, Rule::Lifetimes | Rule::Misuse);
+            if failures.is_empty() && *injections == 0 && RULES.iter().any(injects) {
+                say("nothing was injected: the program's requests gave these rules no occasion");
+            }
             let is_thorough = rules.has(Rule::Lifetimes) && rules.has(Rule::Misuse);
             if failures.is_empty() && options.only.is_empty() && !is_thorough {
                 say("not looked for: memory and descriptors that requests in flight lose (--rules thorough does)");
