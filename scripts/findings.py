@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the findings of `anyring trace` are true. Ten programs are traced on both engines, each as it is and once
+"""Checks that the findings of `anyring trace` are true. Eleven programs are traced on both engines, each as it is and once
 more as the finding advises. The counts that are compared do not depend on the speed of the machine.
 
 usage: scripts/findings.py BIN [--folder DIR] [--backend kernel|user]...      (BIN: the folder with anyring)
@@ -88,6 +88,7 @@ def programs(folder, client):
         ("qemu-img bench -w", "writes_punted", bench("-w", "-d", "8", "-t", "writeback"),
          bench("-w", "-d", "8", "-t", "none"), "writes by workers", by_worker("WRITE", "WRITEV"), 0.1),
         ("findings.c recv", "attempts_in_vain", [client, "recv"], [client, "recv-multishot"], "RECVs that waited", polled, 0.1),
+        ("findings.c drain", "drained", [client, "drain"], [client, "drain-link"], "reads by workers", by_worker("READ"), 0.1),
         ("findings.c cq", "cq_overflow", [client, "cq"], [client, "cq-large"], "overflows", of_rings("overflows"), 0.1),
     ]
 

@@ -171,7 +171,7 @@ fn forced(kinds: &Kinds, files: &[FilesOn], saved: impl Fn(u64) -> Saved) -> Fou
     Some(("async_always", evidence, advice, saved(sent)))
 }
 
-/// The kernel sends a request to a worker if it or a request before it drains, even if nothing is in flight.
+/// A request goes to a worker if it or a request before it drains, even if nothing is in flight.
 fn drained(kinds: &Kinds, saved: impl Fn(u64) -> Saved) -> Found {
     let drained = kinds.worker_by_drain;
     let evidence = format!(

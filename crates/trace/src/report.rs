@@ -173,7 +173,7 @@ pub struct Kinds {
     /// Requests that go to a worker without an attempt, because of their flags, their opcode or a drain.
     #[serde(skip)]
     pub sent: u64,
-    /// Requests that went to one of the kernel's workers because a request before them has IOSQE_IO_DRAIN.
+    /// Requests that went to a worker because they or requests before them have IOSQE_IO_DRAIN.
     pub worker_by_drain: u64,
     /// Number of requests that workers got, by reason. The kernel does not report reasons.
     pub worker_because: BTreeMap<&'static str, u64>,

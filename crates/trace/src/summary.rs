@@ -333,13 +333,15 @@ impl Summary {
         let is_forced = request.flags & u32::from(IOSQE_ASYNC) != 0;
         tally.forced += u64::from(is_forced);
         tally.sent += u64::from(request.sent);
-        if let Some(punt) = request.punt {
+        // To anyring's engine a request after a drain is one with the flag.
+        let is_asked_for = request.punt == Some(Punt::AskedFor);
+        if let Some(punt) = request.punt.filter(|_| is_forced || !is_asked_for) {
             tally.punts[punt as usize] += 1;
         }
         let by_worker = request.path == Path::Worker;
         tally.worker_by_chain += u64::from(by_worker && request.behind_worker && !request.sent);
-        let by_drain = request.sent && !is_forced && !may_be_forced(request.opcode);
-        tally.worker_by_drain += u64::from(by_worker && by_drain);
+        let by_drain = is_asked_for || request.sent && !may_be_forced(request.opcode);
+        tally.worker_by_drain += u64::from(by_worker && by_drain && !is_forced);
         tally.sequential += u64::from(request.sequential);
         tally.errors += u64::from(event.result < 0);
         tally.short += u64::from(short);
@@ -567,6 +569,20 @@ mod tests {
         }
         let statx = &summary.report(0).rings[0].kinds[0];
         assert_eq!((statx.worker, statx.inline, statx.worker_by_drain), (1, 1, 0), "its chain had failed");
+    }
+
+    /// anyring's engine gives the same reason for both.
+    #[test]
+    fn a_drain_is_told_from_the_flag() {
+        let mut summary = Summary::new(true);
+        for (request, flags) in [(1, IOSQE_ASYNC), (2, 0)] {
+            summary.add(&Event { flags: flags.into(), ..event(Kind::SubmitReq, request, 1) });
+            summary.add(&event(Kind::QueueAsyncWork, request, 2).with_punt(Punt::AskedFor));
+            summary.add(&complete(request, 3, 4096));
+        }
+        let read = &summary.report(0).rings[0].kinds[0];
+        assert_eq!((read.worker, read.forced, read.worker_by_drain), (2, 1, 1));
+        assert_eq!(read.worker_because, BTreeMap::from([("asked_for", 1)]));
     }
 
     /// The kernel reports no kind of file. The tracer looks it up, for the first request too late.

@@ -6,7 +6,10 @@
  *   cq              100 times: 64 NOPs before any CQE is reaped, with a CQ of 16
  *   cq-large        the same with a CQ of 64
  *   calls           20,000 NOPs, each submitted by a call of its own
- *   calls-batch     the same, sixteen in a call */
+ *   calls-batch     the same, sixteen in a call
+ *   drain           2,000 times three READs of /dev/zero, of which the second drains
+ *   drain-link      the same, with links instead */
+#include <fcntl.h>
 #include <liburing.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,6 +113,25 @@ static void call(int each)
 	}
 }
 
+static void order(int flags)
+{
+	int fd = open("/dev/zero", O_RDONLY);
+
+	CHECK(fd >= 0 && io_uring_queue_init(8, &ring, 0) == 0);
+	for (int round = 0; round < 2000; round++) {
+		for (int at = 0; at < 3; at++) {
+			struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+
+			io_uring_prep_read(sqe, fd, bytes, 1, 0);
+			if (flags == IOSQE_IO_DRAIN ? at == 1 : at < 2)
+				sqe->flags |= flags;
+		}
+		CHECK(io_uring_submit_and_wait(&ring, 3) == 3);
+		for (int at = 0; at < 3; at++)
+			take(0);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
@@ -126,6 +148,10 @@ int main(int argc, char **argv)
 		call(1);
 	else if (strcmp(what, "calls-batch") == 0)
 		call(16);
+	else if (strcmp(what, "drain") == 0)
+		order(IOSQE_IO_DRAIN);
+	else if (strcmp(what, "drain-link") == 0)
+		order(IOSQE_IO_LINK);
 	else
 		return 2;
 	return 0;
