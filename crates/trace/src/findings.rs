@@ -474,9 +474,9 @@ mod tests {
     fn a_few_requests_say_nothing() {
         let few = trace(50, Opcode::Read, 1 << 20, &[Kind::PollArm], |_| 0);
         assert_eq!(names(&few), [""; 0]);
-        assert!(few
-            .to_string()
-            .contains("Fewer than 100 requests: nothing is said yet of what could be better.\n"));
+        assert!(few.to_string().contains(
+            "Fewer than 100 requests on a ring: nothing can be said yet of what could be better.\n  -> let"
+        ));
     }
 
     #[test]

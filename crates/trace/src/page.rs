@@ -59,6 +59,9 @@ pub fn page(report: &Report, backend: &str, head: &Head) -> String {
             "<p class=\"warning\">{lost} events were lost (the program was faster): all numbers are too low.</p>"
         );
     }
+    if let Some(few) = report.few_line() {
+        let _ = writeln!(page, "<p>{}</p>", escape(&few.replace("  -> ", " &rarr; ")));
+    }
     for process in &report.processes {
         let _ = writeln!(page, "<p>{}</p>", escape(&process.to_string()));
     }
@@ -237,6 +240,7 @@ mod tests {
         report.name_processes(&processes);
         let page = page(&report, "anyring", &head("sh -c 'a<b & c'"));
         assert!(page.contains("<p>anyring on &lt;host&gt;</p>"), "{page}");
+        assert!(page.contains("<p>Fewer than 100 requests on a ring: "), "{page}");
         assert!(page.contains("<p>process 77 (a&lt;b): 1 ring, 3 requests, 0 calls</p>"), "{page}");
         assert!(page.contains("<h1>sh -c 'a&lt;b &amp; c'</h1>"), "{page}");
         assert!(

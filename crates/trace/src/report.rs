@@ -427,12 +427,20 @@ impl Report {
                 writeln!(formatter, "     saves {gain}")?;
             }
         }
+        formatter.write_str(&self.few_line().unwrap_or_default())
+    }
+
+    /// A line that says why there are no findings, if too few requests were made.
+    pub(crate) fn few_line(&self) -> Option<String> {
+        let few = findings::FEW;
         let mut used = self.rings.iter().filter(|ring| ring.is_used()).peekable();
-        if self.findings.is_empty() && used.peek().is_some() && used.all(|ring| ring.submitted < findings::FEW) {
-            let few = findings::FEW;
-            writeln!(formatter, "Fewer than {few} requests: nothing is said yet of what could be better.")?;
-        }
-        Ok(())
+        let are_few = self.findings.is_empty() && used.peek().is_some() && used.all(|ring| ring.submitted < few);
+        are_few.then(|| {
+            format!(
+                "Fewer than {few} requests on a ring: nothing can be said yet of what could be better.\n  -> let the \
+                 program run longer\n"
+            )
+        })
     }
 }
 
