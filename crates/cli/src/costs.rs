@@ -15,6 +15,7 @@ use rustix::event::{eventfd, EventfdFlags, Timespec};
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::time::{clock_gettime, ClockId};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -44,10 +45,21 @@ pub fn idle() -> Option<Duration> {
     Some(Duration::from_millis((idle + waiting) * 1_000 / TICKS))
 }
 
-/// Total CPU time of the rounds of `polls`. Each round has a poll, the call that submits it, its event, and the call
-/// that waits.
-pub fn rounds_ns(by_kernel: bool) -> Option<f64> {
-    match ask(|| Client::new(by_kernel, 0, 0)?.polls(false)) {
+/// Total CPU time of rounds that each make one request: a NOP, or a poll whose event comes. `events`: a file for the
+/// events of anyring's engine.
+pub fn rounds_ns(by_kernel: bool, polls: bool, events: Option<&Path>) -> Option<f64> {
+    let rounds = || {
+        if let Some(file) = events {
+            anyring_engine::event::open(file.to_str()?).ok()?;
+        }
+        let mut client = Client::new(by_kernel, 0, 0)?;
+        if polls {
+            client.polls(false)
+        } else {
+            client.nops(1)
+        }
+    };
+    match ask(rounds) {
         Outcome::Replied(each_ns) => each_ns.map(|each_ns| each_ns * (TRIES as u32 * ROUNDS) as f64),
         _ => None,
     }

@@ -56,6 +56,9 @@ pub struct Spent {
     pub elapsed_ns: u64,
     /// CPU time of its own and of the children that it waited for; `None` for a process that was joined.
     pub cpu_ns: Option<u64>,
+    /// CPU time that the tracer itself took meanwhile, on whatever processor.
+    #[serde(default)]
+    pub tracer_cpu_ns: u64,
     /// The costs on this machine; `None` if they could not be measured.
     pub costs: Option<Costs>,
 }
@@ -129,7 +132,7 @@ mod tests {
     #[test]
     fn the_greater_share_is_the_gain_without_the_cost_of_tracing() {
         let costs = Costs { event_ns: 10.0, ..Costs::default() };
-        let spent = Spent { elapsed_ns: 2_000, cpu_ns: Some(1_000), costs: Some(costs) };
+        let spent = Spent { elapsed_ns: 2_000, cpu_ns: Some(1_000), costs: Some(costs), ..Spent::default() };
         let gain = |saved, events| Gain::of(saved, &spent, events).expect("a gain");
         assert_eq!(gain(Saved { elapsed_ns: 400.0, cpu_ns: 100.0 }, 0), Gain { percent: 20.0, of: "elapsed" });
         assert_eq!(gain(Saved::cpu(100.0), 50), Gain { percent: 20.0, of: "cpu" });

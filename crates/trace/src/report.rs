@@ -18,7 +18,6 @@ pub struct Report {
     #[serde(flatten)]
     pub spent: Spent,
     /// Number of events that were reported.
-    #[serde(skip)]
     pub(crate) events: u64,
     /// Each ring, in order of creation.
     pub rings: Vec<RingReport>,
@@ -400,13 +399,24 @@ impl Report {
         self.write_processes(formatter)
     }
 
-    /// A line on the time that the program took, if that is known.
+    /// Lines on the time that the program and its tracing took, if that is known.
     pub(crate) fn spent_line(&self) -> Option<String> {
         let Spent { elapsed_ns, cpu_ns, .. } = self.spent;
         let moved: u64 = self.rings.iter().flat_map(|ring| &ring.kinds).filter_map(|kinds| kinds.bytes).sum();
         let cpu = cpu_ns.map_or("unknown".to_owned(), |cpu_ns| time(Some(cpu_ns)));
-        let line = || format!("{} elapsed, CPU time {cpu}, {} bytes moved\n", time(Some(elapsed_ns)), bytes(moved));
+        let spent = format!("{} elapsed, CPU time {cpu}, {} bytes moved\n", time(Some(elapsed_ns)), bytes(moved));
+        let line = || spent + &self.tracing_line();
         (elapsed_ns != 0 && self.rings.iter().any(RingReport::is_used)).then(line)
+    }
+
+    /// The cost of tracing: CPU time of the program for its events, and of the tracer.
+    fn tracing_line(&self) -> String {
+        let Spent { tracer_cpu_ns, costs, .. } = self.spent;
+        let events = self.events + self.events_lost;
+        let of_program = costs.map(|costs| time(Some((events as f64 * costs.event_ns) as u64)));
+        let of_program =
+            of_program.map_or("took ".to_owned(), |took| format!("took at least {took} of that CPU time and "));
+        format!("tracing {events} events {of_program}{} of the tracer's\n", time(Some(tracer_cpu_ns)))
     }
 
     /// Writes the findings. A finding that several rings share is written once, for the first of them.
@@ -599,7 +609,7 @@ mod tests {
         let costs = crate::Costs { call_ns: 10_000.0, ..crate::Costs::default() };
         let mut ranked = |elapsed_ns| {
             let cpu_ns = Some(50_000_000);
-            report.set_spent(Spent { elapsed_ns, cpu_ns, costs: Some(costs) });
+            report.set_spent(Spent { elapsed_ns, cpu_ns, costs: Some(costs), ..Spent::default() });
             let line = |it: &Finding| format!("{} {}", it.name, it.gain.expect("a gain"));
             (report.findings.iter().map(line).collect::<Vec<_>>(), report.to_string())
         };

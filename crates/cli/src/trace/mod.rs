@@ -111,7 +111,7 @@ pub fn run_traced(
     let (processes, file_systems) = (Processes::below(root), FileSystems::new(by_kernel));
     let mut tail = Tail { processes, file_systems, ..Tail::default() };
     let mut events: Vec<Event> = Vec::new();
-    let (began, idle) = (Instant::now(), costs::idle());
+    let (began, own_ns, idle) = (Instant::now(), own_cpu_ns(), costs::idle());
     let (status, spent) = loop {
         let ended = subject.look()?;
         let busy = match ended {
@@ -136,7 +136,8 @@ pub fn run_traced(
         match ended {
             Some(status) => {
                 let elapsed_ns = began.elapsed().as_nanos() as u64;
-                break (status, Spent { elapsed_ns, cpu_ns: subject.reap(), costs: None });
+                let tracer_cpu_ns = own_cpu_ns() - own_ns;
+                break (status, Spent { elapsed_ns, cpu_ns: subject.reap(), tracer_cpu_ns, costs: None });
             }
             None if !busy => subject.sleep(),
             None => {}
@@ -159,17 +160,38 @@ fn among_others(costs: Costs, idle: Option<Duration>, elapsed_ns: u64) -> Costs 
     Costs { cores: costs.cores.min(idle.map_or(u32::MAX, |idle| 1 + idle)), ..costs }
 }
 
-/// Measures the costs of requests on this machine. For the kernel, also measures the cost of an event, by tracing only
-/// some of the requests.
+/// Measures the costs of requests and of events on this machine.
 fn costs_of(by_kernel: bool) -> Option<Costs> {
     let costs = costs::here(by_kernel)?;
-    let Some(mut source) = by_kernel.then(|| KernelSource::new().ok()).flatten() else { return Some(costs) };
+    // Events of one step share the time of the first, so that an event of one program costs more than one of another.
+    let event_ns = [false, true].into_iter().filter_map(|polls| event_ns(by_kernel, polls));
+    let event_ns = event_ns.filter(|event_ns| *event_ns > 0.0).min_by(f64::total_cmp);
+    Some(Costs { event_ns: event_ns.unwrap_or(0.0), ..costs }.rounded())
+}
+
+/// Measures the cost of an event, by the same requests traced and untraced.
+fn event_ns(by_kernel: bool, polls: bool) -> Option<f64> {
     let mut events = Vec::new();
-    let traced_ns = costs::rounds_ns(by_kernel)?;
-    source.finish(&mut events);
-    drop(source);
-    let told_ns = (traced_ns - costs::rounds_ns(by_kernel)?).max(0.0);
-    Some(Costs { event_ns: told_ns / events.len().max(1) as f64, ..costs }.rounded())
+    let mut traced_ns = |source: &mut dyn Source, file: Option<&Path>| {
+        let traced_ns = costs::rounds_ns(by_kernel, polls, file);
+        source.finish(&mut events);
+        traced_ns
+    };
+    let traced_ns = if by_kernel {
+        traced_ns(&mut KernelSource::new().ok()?, None)?
+    } else {
+        let mut source = EngineSource::new().ok()?;
+        let file = source.file().to_owned();
+        traced_ns(&mut source, Some(&file))?
+    };
+    let told_ns = (traced_ns - costs::rounds_ns(by_kernel, polls, None)?).max(0.0);
+    Some(told_ns / events.len().max(1) as f64)
+}
+
+/// CPU time of this process so far.
+fn own_cpu_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Runs the program and reports. Returns its exit status.
