@@ -1,6 +1,6 @@
 #!/bin/bash
-# Expected: read() without a length reads to the end of the file, as the README says ("Read entire file") and as read()
-# of Python's io does.
+# Expected: read() without a length reads to the end of the file, as its README promises and as read() of
+# Python's io does.
 # Seen: it reads to the size that the file had when it was opened. What another process appends later is never returned:
 # read() answers '' (end of file) again and again, while read(100) of the same object returns the appended lines. A file
 # of /proc has size 0, so read() of it is always ''. Both backends, io_uring and libuv, do the same.

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Expected: io_uring_buf_ring_available "may return -ENOENT if the specified buffer group doesn't exist" (the crate's
-# documentation, and liburing's manual page, which it repeats).
+# Expected: io_uring_buf_ring_available answers -ENOENT for a group of buffers that does not exist. So say the crate's
+# documentation and liburing's manual page.
 # Seen: it returns a number of buffers. liburing's header returns each result of io_uring_buf_ring_head that is not 0;
 # the crate, which translates that header to Rust, returns it only if it is positive, and errors are negative. So after
 # the group was unregistered, a caller reads that all four buffers are still available. io_uring_buf_ring_head of the

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Expected: an operation that fails raises OSError with its errno, as everywhere in Python ("a system function returns a
-# system-related error", Python's library reference), and it does so whichever backend caio has chosen at import.
+# Expected: an operation that fails raises OSError with its errno, as the library reference of Python
+# lays down for errors of the system, and it does so whichever backend caio has chosen at import.
 # Seen: four backends of one package answer the same failed read of a directory with three classes. Only the pure Python
 # backend raises OSError (IsADirectoryError). io_uring, the default, and the C threads raise SystemError, without errno;
 # Linux AIO raises ValueError. So `except OSError` works or not by what the kernel permits on that machine: the package

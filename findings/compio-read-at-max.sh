@@ -1,9 +1,8 @@
 #!/bin/bash
-# Expected: ReadAt and WriteAt work "at specified position" (compio-driver, op), whichever driver runs them. Position
-# u64::MAX is after the end of any file; pread(2) answers EINVAL.
+# Expected: ReadAt and WriteAt work at the given position (compio-driver, op), whichever driver runs them. u64::MAX is after the end of any file; pread(2) answers EINVAL.
 # Seen: with the polling driver it is EINVAL. With the io_uring driver the read returns bytes from the file's current
-# position and moves that position, and the write overwrites what follows there. With an offset of -1 the kernel will
-# "use (and advance) the file position" (io_uring_prep_read(3)), and the crate passes each u64 through. File::read_at of
+# position and moves that position, and the write overwrites what follows there. An offset of -1 stands
+# for the file's own position there (io_uring_prep_read(3)), and the crate passes each u64 through. File::read_at of
 # compio 0.19 is built on it.
 # Versions: compio-driver 0.12.5 (crates.io). Needs a kernel that serves io_uring. Seen 2026-11-29.
 set -euo pipefail

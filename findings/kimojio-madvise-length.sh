@@ -1,5 +1,5 @@
 #!/bin/bash
-# Expected: operations::madvise takes its length as u64 and is "equivalent to the madvise(2) system call".
+# Expected: operations::madvise takes its length as u64 and does what madvise(2) does, by its documentation.
 # Seen: the length is cut to 32 bits, without an error. MADV_DONTNEED on a mapping of 4 GiB succeeds and does nothing,
 # as the request's length is 0: the page keeps its data, where madvise(2) gives a page of zeroes. io_uring has another
 # field for 64-bit lengths (io_uring_prep_madvise64(3)), which the crate does not use. operations::fadvise cuts its

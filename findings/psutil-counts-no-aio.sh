@@ -1,6 +1,6 @@
 #!/bin/bash
 # Expected: psutil's io_counters() counts what a process reads and writes. Its read_chars and write_chars are rchar and
-# wchar of /proc/PID/io: the bytes "which this process passed to read(2) and similar system calls" (proc(5)).
+# wchar of /proc/PID/io: the bytes of read(2), write(2) and calls like them (proc_pid_io(5)).
 # Seen: neither Linux AIO nor io_uring is counted. A program that reads 8 MiB and writes 4 MiB shows 12 MiB with
 # blocking calls in threads, and less than 64 KiB with either interface; the count of calls does not show them either.
 # A monitor that watches these numbers sees an idle process when its program changes to io_uring.

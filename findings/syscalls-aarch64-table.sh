@@ -1,6 +1,5 @@
 #!/bin/bash
-# Expected: the crate's table of a processor lists the calls of that processor's kernel (README: "Provides a syscall
-# enum for multiple architectures").
+# Expected: the crate's table of a processor lists the calls of that processor's kernel, as its README says.
 # Seen: the table of aarch64 also lists 20 calls that only 32-bit processors have, among them io_pgetevents_time64,
 # ppoll_time64 and futex_time64. The kernel's header defines these numbers where __BITS_PER_LONG is 32. It names call 79
 # `fstatat`, for newfstatat, so that parsing "newfstatat" fails. Its table of riscv64, made of the same generic list, is

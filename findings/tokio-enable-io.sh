@@ -1,7 +1,6 @@
 #!/bin/bash
-# Expected: a runtime reads files by io_uring only if it was asked to: "To enable io_uring, you need to specify the
-# --cfg tokio_unstable flag at compile time, enable the io-uring cargo feature, and set the Builder::enable_io_uring
-# runtime option" (tokio::fs::read).
+# Expected: a runtime reads files by io_uring only if it was asked to. The documentation of tokio::fs::read names three
+# conditions: the flag tokio_unstable, the feature io-uring, and a call of Builder::enable_io_uring.
 # Seen: the third condition does not exist. enable_io() alone, or enable_all(), turns io_uring on. So once any crate of
 # a build enables the feature, each runtime with enable_io() changes, and its answers do too: a read of an empty FIFO
 # that was opened with O_NONBLOCK is WouldBlock without rings, and waits for data with them.

@@ -1,10 +1,9 @@
 #!/bin/bash
-# Expected: UringCfg::defer_taskrun makes a ring with deferred task work. Its documentation says "Linux 6.1+" and
-# "Requires coop_taskrun to also be set".
+# Expected: UringCfg::defer_taskrun makes a ring with deferred task work. Its documentation asks for Linux 6.1
+# and for coop_taskrun.
 # Seen: with coop_taskrun or without, Uring::new fails with EINVAL, so the option never works. The kernel asks for
-# another flag: "This flag requires the IORING_SETUP_SINGLE_ISSUER flag to be set" (io_uring_setup(2)). UringCfg has no
-# field for it, and the crate's two threads, one that submits and one that waits, could not use such a ring.
-# The documentation also says that `sqpoll` "Requires CAP_SYS_NICE", which no kernel from 5.13 on asks for.
+# another flag, IORING_SETUP_SINGLE_ISSUER (io_uring_setup(2)). UringCfg has no field for it, and the crate's two threads, one that submits and one that waits, could not use such a ring.
+# The documentation also says that `sqpoll` needs CAP_SYS_NICE, which no kernel from 5.13 on asks for.
 # Versions: uring-file 0.9.0 (crates.io). Needs a kernel from 6.1 on that serves io_uring. Seen 2026-11-29.
 set -euo pipefail
 tmp=$(mktemp -d)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Expected: a RegisteredFile is registered as long as it lives. Uring::register documents one limit: an error "if the
-# maximum number of registered files has been reached".
+# Expected: a RegisteredFile is registered as long as it lives. Uring::register documents one limit: an error
+# once too many files are registered.
 # Seen: the limit counts all registrations of the ring's life. RegisteredFile has no Drop, and slots are numbered by a
 # counter that only grows: the 4,097th call fails although no RegisteredFile is left. A dropped registration also keeps
 # its file open in the kernel: the reader of a pipe gets no end of file after writer and registration are gone.

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Expected: IoUring::write is documented as "Write all the data to the file", and its result is io::Result<()>: Ok means
-# that all is written.
+# Expected: IoUring::write writes all of the data, by its documentation. Its result is io::Result<()>, so Ok means that all
+# is written.
 # Seen: a short write is Ok(()). The completion's count is dropped, as nothing in the result could carry it. Here the
 # limit of the file's size (RLIMIT_FSIZE) lets 50 of 100 bytes through, which write(2) reports as 50. IoUring::read,
-# "Read exactly size bytes", returns those 50 for 100 without an error, too.
+# which is documented to read as many bytes as asked, returns those 50 for 100 without an error, too.
 # Versions: uring-fs 1.4.0, on io-uring 0.6 (crates.io). Needs a kernel that serves io_uring. Seen 2026-11-29.
 set -euo pipefail
 tmp=$(mktemp -d)

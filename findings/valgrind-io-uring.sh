@@ -1,7 +1,6 @@
 #!/bin/bash
-# Expected: memory that the kernel has filled counts as initialised, as after read(2): "After the system call, Memcheck
-# updates its tracked information to precisely reflect any changes in memory state caused by the system call" (manual of
-# Memcheck, on system calls).
+# Expected: memory that the kernel has filled counts as initialised, as after read(2). Memcheck's manual says
+# of system calls that it follows exactly how they change memory.
 # Seen: a buffer from malloc that a completed io_uring READ has filled stays uninitialised to Memcheck. It reports
 # "Conditional jump or move depends on uninitialised value(s)" for a right program, and exits with the error status. The
 # completion arrives in memory that the program maps, so no system call shows it to Memcheck. Valgrind does know the

@@ -30,8 +30,8 @@ pub const NO_CHILD: &str = "no child process can be made";
 /// one thread.
 static IS_EMULATED: AtomicBool = AtomicBool::new(false);
 
-/// True while a child that shares this process's memory may be killed without harm: no core file is made of it, so that
-/// kernels before Linux 5.16 do not end all processes with that memory. Relaxed: there is one thread.
+/// True while a child that shares this process's memory may be killed without harm. No core file is made of it then. A
+/// core file before Linux 5.16 ends all processes with that memory. Relaxed: there is one thread.
 static SHARES_MEMORY: AtomicBool = AtomicBool::new(false);
 
 /// True if an emulator (qemu-user) answers this program's calls, as the last child has shown.

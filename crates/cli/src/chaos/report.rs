@@ -100,8 +100,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Prints a run that failed, unless an earlier one failed in the same way: its last output, how it failed, and the
-    /// command that repeats it.
+    /// Prints a run that failed: its last output, how it failed, and the command that repeats it. Prints nothing if an
+    /// earlier run failed in the same way.
     fn print_failure(&self, seed: u64, how: &str, run: &Run) {
         if !self.failures.is_new(how) {
             return;
