@@ -373,6 +373,14 @@ fn each_kind_of_failure_has_its_last_output_and_the_command_that_repeats_it() {
     }
 }
 
+#[test]
+#[ignore = "soak: it takes ten seconds"]
+fn the_command_of_a_run_that_took_too_long_has_its_limit() {
+    let run = chaos(&["--runs", "1"], &["sleep", "1000"]);
+    let again = format!("anyring chaos: again: {ANYRING} chaos --seed 1 --timeout 10s -- sleep 1000\n");
+    assert!(stderr(&run).contains(&again), "{}", stderr(&run));
+}
+
 fn numbers(range: std::ops::RangeInclusive<u32>) -> String {
     range.map(|number| format!("{number}\n")).collect()
 }

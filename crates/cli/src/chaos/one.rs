@@ -445,18 +445,3 @@ fn last_lines(text: &[u8]) -> Vec<u8> {
 fn contains(text: &[u8], part: &[u8]) -> bool {
     part.is_empty() || text.windows(part.len()).any(|window| window == part)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{last_lines, BYTES};
-
-    #[test]
-    fn the_last_output_is_kept() {
-        assert_eq!(last_lines(b""), b"");
-        assert_eq!(last_lines(b"one\ntwo"), b"one\ntwo\n");
-        let many: String = (1..=50).map(|line| format!("{line}\n")).collect();
-        let last = String::from_utf8(last_lines(many.as_bytes())).expect("text");
-        assert!(last.starts_with("[the last 40 of 50 lines]\n11\n12\n") && last.ends_with("\n50\n"), "{last}");
-        assert_eq!(last_lines(&vec![b'x'; 3 * BYTES]).len(), BYTES + 1);
-    }
-}

@@ -312,25 +312,3 @@ fn count(injections: usize) -> String {
         count => format!("{count} injections"),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::again;
-    use crate::cli::{Cli, Command};
-    use clap::Parser;
-
-    #[test]
-    fn the_command_of_a_run_that_took_too_long_has_its_limit() {
-        let command = |words: &[&str], was_late| {
-            let Command::Chaos(options) = Cli::parse_from([&["anyring", "chaos"], words].concat()).command else {
-                panic!("another command");
-            };
-            again(&options, 7, &options.only, was_late)
-        };
-        let given = command(&["--runs", "9", "--timeout", "2s", "--", "./my test"], true);
-        assert!(given.ends_with(" chaos --seed 7 --timeout 2s -- './my test'"), "{given}");
-        let late = command(&["--runs", "9", "--only", "1.2.short", "--", "test"], true);
-        assert!(late.ends_with(" chaos --seed 7 --only 1.2.short --timeout 10s -- test"), "{late}");
-        assert!(command(&["--", "test"], false).ends_with(" chaos --seed 7 -- test"));
-    }
-}
