@@ -8,6 +8,7 @@
 use crate::issue::arm::{events_for, is_ready};
 use crate::issue::{device, single};
 use crate::mutation::{mutated, Mutation};
+use crate::op::net::socket_option;
 use crate::op::{Op, Skip, Turn};
 use crate::os::{Os, Sys};
 use crate::poll::turns::When;
@@ -162,7 +163,8 @@ impl RingGuard {
         if by_worker || request.op.is_multishot() || self.ring().defers() {
             return false;
         }
-        let is_ready = is_ready(fd, events_for(&request.op, list));
+        // A worker makes a request on a file that cannot be polled.
+        let is_ready = is_ready(fd, events_for(&request.op, list)) && socket_option(fd, libc::SO_TYPE).is_ok();
         if is_ready {
             self.slab[id].make_ready();
             self.slab[id].path = Path::Poll; // whatever is remembered of the file, this attempt is made
