@@ -5,8 +5,10 @@ use crate::op::Verdict;
 use crate::os::user_read;
 use crate::os::Clock;
 use crate::ring::RingGuard;
+use crate::wait::enter::deadline_ns;
 use crate::wait::enter_wait::{wait_until, WaitOptions};
 use crate::Errno;
+use anyring_abi::Timespec;
 
 /// `struct io_uring_sync_cancel_reg` in words of 8 bytes: addr; fd and flags; the timeout; opcode and padding; padding.
 type Argument = [u64; 8];
@@ -29,14 +31,16 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         return answer;
     }
     let clock = Clock::Monotonic;
-    let deadline_ns = deadline_ns(seconds as i64, nanoseconds as i64, clock.now_ns());
+    let limit = Timespec { tv_sec: seconds as i64, tv_nsec: nanoseconds as i64 };
+    let is_endless = (limit.tv_sec, limit.tv_nsec) == (-1, -1);
+    let end_ns = deadline_ns(limit, true, clock.now_ns()).filter(|_| !is_endless).unwrap_or(u64::MAX);
     let (ring, life) = (guard.ring(), guard.cookie);
     while answer == Err(Errno::ALREADY) {
         let now_ns = clock.now_ns();
-        if now_ns >= deadline_ns {
+        if now_ns >= end_ns {
             return Err(Errno::TIME);
         }
-        let until_ns = deadline_ns.min(now_ns.saturating_add(CHECK_NS));
+        let until_ns = end_ns.min(now_ns.saturating_add(CHECK_NS));
         let options =
             WaitOptions { min_complete: 1, deadline_ns: Some(until_ns), minimum_ns: None, clock, sigmask: None };
         let next = guard.cq_total() + 1;
@@ -52,18 +56,6 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         Ok(_) | Err(Errno::NOENT) => Ok(0),
         error => error,
     }
-}
-
-/// Returns the time to give up; `u64::MAX` for never, as with a timeout of -1 and -1. Any other negative timeout is
-/// over at once, unless its sum with `now_ns` is before the clock began. Like such a timer in the kernel, it then never
-/// fires. The sum wraps as in the kernel (`ktime_set`, then `ktime_add_ns`).
-fn deadline_ns(seconds: i64, nanoseconds: i64, now_ns: u64) -> u64 {
-    const SECOND_NS: i64 = 1_000_000_000;
-    let span_ns = match seconds {
-        _ if (seconds, nanoseconds) == (-1, -1) || seconds >= i64::MAX / SECOND_NS => i64::MAX,
-        _ => seconds.wrapping_mul(SECOND_NS).wrapping_add(nanoseconds),
-    };
-    u64::try_from(span_ns.wrapping_add(now_ns as i64)).unwrap_or(u64::MAX)
 }
 
 /// Returns the number of requests that a cancellation ended, or its error.

@@ -285,7 +285,7 @@ fn wait_options(guard: &RingGuard, call: &Enter) -> Result<(WaitOptions, Result<
 /// Returns the time at which a wait gives up; `None` if it does not. The kernel counts in signed nanoseconds, and its
 /// sums wrap. At a negative time its timer never fires. Sources: `ktime_set` in linux/ktime.h, `ktime_add_safe` in
 /// kernel/time/hrtimer.c.
-fn deadline_ns(time: Timespec, is_span: bool, now_ns: u64) -> Option<u64> {
+pub(crate) fn deadline_ns(time: Timespec, is_span: bool, now_ns: u64) -> Option<u64> {
     const SECOND_NS: i64 = 1_000_000_000;
     let time_ns = match time.tv_sec < i64::MAX / SECOND_NS {
         true => time.tv_sec.wrapping_mul(SECOND_NS).wrapping_add(time.tv_nsec),
