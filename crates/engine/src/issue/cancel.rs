@@ -8,6 +8,7 @@ use crate::op::cancel::Cancel;
 use crate::op::poll::{PollAdd, PollRemove};
 use crate::op::Verdict;
 use crate::request::{Cancelled, Id, Request, State, Target};
+use crate::ring::arrivals::{Left, Rest};
 use crate::ring::RingGuard;
 use crate::Errno;
 use anyring_abi::{Opcode, IORING_SETUP_DEFER_TASKRUN};
@@ -128,9 +129,26 @@ impl RingGuard {
         }
     }
 
+    /// Arms the requests for which a worker has found nothing, on a ring that leaves workers' results to its owner. In
+    /// the kernel the worker has armed them.
+    #[cold]
+    fn arm_arrived(&mut self) {
+        let mut rest = Rest::take(&self.ring().arrived, &self.ring().left);
+        for _ in 0..rest.things.len() {
+            let Some(job) = rest.things.pop_front() else { break };
+            match job.verdict.lock().and_then(|verdict| *verdict) {
+                Some(Verdict::WouldBlock(_)) => self.receive(job),
+                _ => rest.things.push_back(job), // the job arrives again when `rest` is dropped
+            }
+        }
+    }
+
     /// Carries out an ASYNC_CANCEL. Source: io_uring_enter(2); io_uring/cancel.c.
     pub fn cancel_requests(&mut self, cancel: &Cancel) -> Verdict {
         self.attempt_unattempted();
+        if self.ring().defers() && self.ring().left.any(Left::RESULTS) {
+            self.arm_arrived();
+        }
         let file = match self.cancelled_file(cancel) {
             Ok(file) => file,
             Err(error) => return Verdict::error(error),

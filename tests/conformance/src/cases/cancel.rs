@@ -361,3 +361,16 @@ fn next_of_a_chain_comes_behind_those_that_wait(cx: &Context) {
     ]);
     assert_eq!(ring.wait_sorted(3), [(1, 3), (2, 3), (3, -EAGAIN)]);
 }
+
+/// A worker arms the request, whatever the ring defers.
+#[case]
+fn request_that_a_worker_armed(cx: &Context) {
+    let ((reader, _writer), (a, _b), mut bytes) = (pipe(), pair(), [0; 4]);
+    let (mut ring, own) = (cx.ring(4), sys::gettid());
+    for waiting in [sqe::read(fd(&reader), &mut bytes, 0), sqe::recv(fd(&a), &mut bytes, 0)] {
+        ring.go(waiting.with(IOSQE_ASYNC).data(1));
+        wait_others_asleep(&[own]);
+        ring.go(sqe::cancel(1, 0).data(2));
+        assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+    }
+}
