@@ -87,8 +87,8 @@ fn each_message(cx: &Context) {
 }
 
 /// Completes a request, and returns the number of signals to an eventfd of IORING_REGISTER_EVENTFD_ASYNC.
-fn signals_of(cx: &Context, wanted: u64, request: Sqe, happens: impl FnOnce()) -> u64 {
-    let (mut ring, told) = with_eventfd(cx.ring_with(4, 0), IORING_REGISTER_EVENTFD_ASYNC);
+fn signals_of(cx: &Context, setup: u32, wanted: u64, request: Sqe, happens: impl FnOnce()) -> u64 {
+    let (mut ring, told) = with_eventfd(cx.ring_with(4, setup), IORING_REGISTER_EVENTFD_ASYNC);
     ring.go(request);
     happens();
     let cqe = ring.wait();
@@ -98,6 +98,15 @@ fn signals_of(cx: &Context, wanted: u64, request: Sqe, happens: impl FnOnce()) -
 
 #[case(own_flags)]
 fn async_signals_what_a_worker_completes(cx: &Context) {
+    by_a_worker(cx, 0);
+}
+
+#[case(own_flags, since = "6.1")]
+fn async_signals_what_a_worker_brings_to_a_deferring_ring(cx: &Context) {
+    by_a_worker(cx, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+}
+
+fn by_a_worker(cx: &Context, setup: u32) {
     let (file, mut buffer) = (sys::file("plain", b"abcd"), [0; 4]);
     let read = sqe::read(fd(&file), &mut buffer, 0);
     for (name, request, wanted) in [
@@ -115,7 +124,7 @@ fn async_signals_what_a_worker_completes(cx: &Context) {
         ("an open", sqe::openat(libc::AT_FDCWD, c"plain", libc::O_RDONLY, 0), 0),
         ("TIMEOUT", sqe::timeout(&ms(1), 0, 0), 0),
     ] {
-        assert_eq!(signals_of(cx, wanted, request, || ()), wanted, "{name}");
+        assert_eq!(signals_of(cx, setup, wanted, request, || ()), wanted, "{name}");
     }
 }
 
@@ -128,9 +137,9 @@ fn async_does_not_signal_what_waited(cx: &Context) {
             std::thread::sleep(crate::ring::QUIET);
             writer.write_all(b"x").expect("write");
         };
-        assert_eq!(signals_of(cx, wanted, read, feed), wanted, "READ, flags {flags}");
+        assert_eq!(signals_of(cx, 0, wanted, read, feed), wanted, "READ, flags {flags}");
     }
     let (reader, mut writer) = pipe();
     let feed = || writer.write_all(b"x").expect("write");
-    assert_eq!(signals_of(cx, 0, sqe::poll_add(fd(&reader), libc::POLLIN, 0), feed), 0, "POLL_ADD");
+    assert_eq!(signals_of(cx, 0, 0, sqe::poll_add(fd(&reader), libc::POLLIN, 0), feed), 0, "POLL_ADD");
 }

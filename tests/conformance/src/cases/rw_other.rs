@@ -1,6 +1,7 @@
 //! Reads and writes of everything else that can be waited for: sockets, eventfds, terminals, inotify, timers, signals.
 
 use super::prelude::*;
+use crate::buffers::BufferRing;
 use std::os::fd::FromRawFd;
 
 topic!(since: "5.1", source: "io_uring_enter(2), io_uring/rw.c");
@@ -366,4 +367,17 @@ fn read_of_nothing_of_a_counter_is_einval(cx: &Context) {
     assert_eq!(ring.run(sqe::read(fd(&reader), &mut [], 0)), 0);
     drop(reader);
     assert_eq!(ring.run(sqe::write(fd(&writer), b"", 0)), 0, "a pipe is not asked");
+}
+
+/// Task work reads as the thread leaves write(2).
+#[case(own_flags, undisturbed, since = "6.7")]
+fn each_write_of_the_submitting_thread_is_a_shot(cx: &Context) {
+    let (mut ring, event) = (cx.ring_with(8, 0), eventfd(0, 0));
+    let buffers = BufferRing::filled(&ring, 1, 4, 8);
+    ring.go(prep(Opcode::ReadMultishot, fd(&event), 0, 0, 0).with(IOSQE_BUFFER_SELECT).buffer(1));
+    for value in [1u64, 2] {
+        (&event).write_all(&value.to_ne_bytes()).expect("write");
+    }
+    assert_eq!(ring.wait_all(2).iter().map(|cqe| cqe.res).collect::<Vec<_>>(), [8, 8]);
+    assert_eq!([0, 1].map(|id| buffers.content(id, 8)[0]), [1, 2]);
 }

@@ -519,3 +519,19 @@ fn of_own_thread_only(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
     assert!(!child.reap());
 }
+
+/// The thread reaps the child before its task work looks for it.
+#[case(own_flags, undisturbed)]
+fn child_that_the_submitting_thread_reaps_meanwhile(cx: &Context) {
+    let (mut ring, mut child, mut info) = (cx.ring_with(4, 0), Child::new(7), none());
+    let pid = child.pid;
+    ring.go(wait(libc::P_PID, pid, EXITED, &mut info));
+    let killer = once_asleep(move || {
+        child.end();
+        child
+    });
+    // SAFETY: no status is asked for.
+    assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
+    assert_eq!(ring.wait().res, -libc::ECHILD);
+    drop(killer.join().expect("the killer"));
+}
