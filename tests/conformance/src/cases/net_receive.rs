@@ -202,18 +202,15 @@ fn data_is_there_when_the_submission_returns(cx: &Context) {
     }
 }
 
-/// A receive fills memory up to the first unmapped page. The other data stays in the socket.
+/// A receive fills memory up to the first page that must not be written. The other data stays in the socket.
 #[case]
 fn room_that_is_partly_none(cx: &Context) {
     const PAGE: usize = 4096;
     let (a, mut b, mut ring) = emptied_often(cx, 64);
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping of two pages, whose second page is unmapped again.
-    let page = unsafe {
-        let pages = libc::mmap(std::ptr::null_mut(), 2 * PAGE, prot, flags, -1, 0);
-        assert_eq!(libc::munmap(pages.byte_add(PAGE), PAGE), 0);
-        pages as u64
-    };
+    // The second page stays mapped: nothing else can get its address.
+    let memory = sys::pages(2);
+    sys::protect(&memory[PAGE..], libc::PROT_NONE);
+    let page = memory.as_ptr() as u64;
     let send = |b: &mut TcpStream, byte: u8| {
         b.write_all(&[byte; 3000]).expect("send");
         let_arrive(); // in a segment of its own
