@@ -23,16 +23,19 @@ pub fn run(environments: &[Environment], cases: &[Case]) -> ExitCode {
 
 /// The `main` of a test file with several sets of cases. The cases of a set run in the set's own environments.
 pub fn run_all(sets: &[(&[Environment], &[Case])]) -> ExitCode {
-    let arguments = Arguments::from_args();
-    let trials = sets.iter().flat_map(|(environments, cases)| trials(None, &arguments, environments, cases));
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    run_all_unless(None, sets)
 }
 
 /// The `main` of a test file whose program may be missing. If `missing` gives the reason, all cases count as ignored.
 pub fn run_unless(missing: Option<&str>, environments: &[Environment], cases: &[Case]) -> ExitCode {
+    run_all_unless(missing, &[(environments, cases)])
+}
+
+/// Does the same as [`run_unless`], for several sets of cases.
+pub fn run_all_unless(missing: Option<&str>, sets: &[(&[Environment], &[Case])]) -> ExitCode {
     let arguments = Arguments::from_args();
-    let trials = trials(missing, &arguments, environments, cases);
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let trials = sets.iter().flat_map(|(environments, cases)| trials(missing, &arguments, environments, cases));
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
 fn trials(

@@ -25,6 +25,8 @@ pub enum Refusal {
     Kill,
     /// A call of io_uring sends its thread a SIGSYS.
     Trap,
+    /// Nothing but the 8 MiB of locked memory that systemd permits. The kernel refuses rings beyond them by ENOMEM.
+    Memlock,
 }
 
 impl Refusal {
@@ -44,6 +46,7 @@ impl Refusal {
             Refusal::Minimal => &["--profile", "minimal"],
             Refusal::Kill => &["--profile", "kill"],
             Refusal::Trap => &["--errno", "trap"],
+            Refusal::Memlock => &[],
         }
     }
 
@@ -54,7 +57,13 @@ impl Refusal {
             Refusal::Eperm | Refusal::Unfiltered | Refusal::Docker | Refusal::Minimal => libc::EPERM,
             Refusal::Kill | Refusal::Trap => libc::EPERM,
             Refusal::Enosys | Refusal::NoAio | Refusal::Rhel8 | Refusal::Gvisor => libc::ENOSYS,
+            Refusal::Memlock => libc::ENOMEM,
         }
+    }
+
+    /// The limit of locked memory, in bytes.
+    pub fn memlock(self) -> Option<u64> {
+        (self == Refusal::Memlock).then_some(8 << 20)
     }
 
     /// True if a program may install a seccomp filter.
@@ -64,10 +73,10 @@ impl Refusal {
 
     /// The text of strerror(3) for [`Refusal::errno`].
     pub fn message(self) -> &'static str {
-        if self.errno() == libc::EPERM {
-            "Operation not permitted"
-        } else {
-            "Function not implemented"
+        match self.errno() {
+            libc::EPERM => "Operation not permitted",
+            libc::ENOMEM => "Cannot allocate memory",
+            _ => "Function not implemented",
         }
     }
 }

@@ -234,13 +234,15 @@ impl Stage {
         let anyring = self.readable(&programs::anyring());
         self.readable(&programs::library());
         let mut command = self.command(anyring.as_os_str());
-        command.arg("deny").args(self.environment.refusal.options()).arg("--").arg(&anyring);
-        command
-            .args(["run", "--backend", "user", "--stats"])
-            .arg(statistics)
-            .args(options)
-            .arg("--")
-            .arg(self.executable(program));
+        match self.environment.refusal.memlock() {
+            // The kernel serves what it does not refuse.
+            Some(_) => command.arg("run"),
+            None => {
+                command.arg("deny").args(self.environment.refusal.options()).arg("--").arg(&anyring);
+                command.args(["run", "--backend", "user"])
+            }
+        };
+        command.arg("--stats").arg(statistics).args(options).arg("--").arg(self.executable(program));
         program.complete(command)
     }
 
@@ -283,9 +285,16 @@ impl Stage {
             command.uid(id).gid(id).env("HOME", self.directory()); // uid() also drops root's further groups
         }
         command.process_group(0).stdin(Stdio::null());
-        // SAFETY: between fork and exec the closure makes one system call, prctl, which is async-signal-safe.
+        let memlock = self.environment.refusal.memlock();
+        // SAFETY: between fork and exec the closure makes system calls only, which are async-signal-safe.
         unsafe {
-            command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?));
+            command.pre_exec(move || {
+                if memlock.is_some() {
+                    let limit = rustix::process::Rlimit { current: memlock, maximum: memlock };
+                    rustix::process::setrlimit(rustix::process::Resource::Memlock, limit)?;
+                }
+                Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
+            });
         }
         command
     }

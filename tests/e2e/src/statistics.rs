@@ -13,6 +13,9 @@ pub struct Statistics {
     pub kernel_refused_errno: i32,
     /// Rings that this engine set up.
     pub rings: u64,
+    /// Rings that the kernel set up, in programs that load the library for those that the kernel refuses.
+    #[serde(default)]
+    pub kernel_rings: u64,
     /// Calls of io_uring_enter that it served.
     pub enters: u64,
     /// Completions by opcode name, then by the path that the request took.

@@ -5,6 +5,8 @@
 //! The server refuses to run as root, so all of it runs as an ordinary user.
 
 use anyring_e2e::postgres::{Programs, Server};
+use anyring_e2e::programs::anyring;
+use anyring_e2e::stage::{on_kernel, Program};
 use anyring_e2e::{cases, Environment, Outcome, Refusal, Stage, User};
 use rustix::process::{kill_process, Pid, Signal};
 use std::path::PathBuf;
@@ -22,7 +24,10 @@ fn main() -> ExitCode {
         BIN.set(programs.bin().to_owned()).expect("set once");
     }
     let cases = cases![denied, page_cache, direct, a_damaged_page_is_noticed];
-    anyring_e2e::cases::run_unless(programs.as_ref().err().map(String::as_str), &environments, &cases)
+    let limited = Environment { refusal: Refusal::Memlock, user: User::Ordinary };
+    let missing = programs.as_ref().err().map(String::as_str);
+    let sets: [(&[_], &[_]); 2] = [(&environments, &cases), (&[limited], &cases![a_thousand_connections])];
+    anyring_e2e::cases::run_all_unless(missing, &sets)
 }
 
 fn server(environment: Environment) -> Server {
@@ -135,6 +140,39 @@ fn kill_one_backend(server: &mut Server, round: usize) {
         assert_eq!(log.matches(line).count(), round, "`{line}` in the log, {round} expected: {log}");
     }
     assert_eq!(server.query(BALANCED), "t");
+}
+
+/// The server makes a ring for each connection that it permits. The kernel has no memory for all of them: rings of both
+/// sides serve one server.
+fn a_thousand_connections(environment: Environment) {
+    const SETTINGS: [&str; 2] = ["max_connections=1000", "io_max_concurrency=64"];
+    if on_kernel() {
+        println!("skipped: the kernel alone cannot make all these rings");
+        return;
+    }
+    let mut server = server(environment);
+    let doctor = Program::new(anyring()).args(["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&server.stage().plain(&doctor).stdout).expect("JSON");
+    if report["io_uring"]["room"]["end"].is_null() {
+        println!("skipped: no ring is refused for locked memory here: {}", report["io_uring"]);
+        return;
+    }
+    let alone = server.start_alone(&SETTINGS);
+    let message = "FATAL:  could not setup io_uring queue: Cannot allocate memory";
+    assert!(!alone.status.success() && alone.stderr.contains(message), "without anyring: {alone}");
+    server.start(&SETTINGS);
+    assert_eq!(server.query("show io_method"), "io_uring");
+    assert_eq!(server.query("show max_connections"), "1000");
+    server.run("pgbench", &["--initialize", "--quiet", "--scale=2"]);
+    let load = server.run("pgbench", &["--client=50", "--jobs=2", "--transactions=10"]);
+    assert!(load.stdout.contains("number of failed transactions: 0 "), "{load}");
+    scan(&server, "2");
+    assert_eq!(server.query(BALANCED), "t");
+    server.stop();
+    // The kernel frees the rings of the server that died a little later, so it may have no room for any of these.
+    let statistics = server.statistics().expect("counters");
+    assert!(statistics.rings > 0, "anyring made no ring: {statistics:?}");
+    assert!(statistics.kernel_rings + statistics.rings > 1000, "too few rings: {statistics:?}");
 }
 
 /// A byte on disk is changed. The process that completes the read verifies the checksum, and the reader gets an
