@@ -133,7 +133,10 @@ fn programs_out_of_reach_are_refused() {
         (Elf { class_64: false, ..native() }, "32-bit program (x86-64)"),
         (Elf { machine: 183, ..native() }, "for aarch64, not x86-64"),
         (Elf { interpreter: Some("/lib/ld-musl-x86_64.so.1"), ..native() }, "musl"),
-        (Elf { interpreter: Some("/nonexistent/ld.so"), ..native() }, "the loader, /nonexistent/ld.so, is missing"),
+        (
+            Elf { interpreter: Some("/nonexistent/ld.so"), ..native() },
+            "whose loader, /nonexistent/ld.so, is missing",
+        ),
     ];
     for (elf, expected) in cases {
         let said = refusal(&elf.write(&file));
