@@ -3,7 +3,7 @@
 use crate::descriptors::ends::{self, EngineEnds};
 use crate::forced::{point, Point};
 use crate::lock::Lock;
-use crate::memory::layout::Layout;
+use crate::memory::layout::{word, Layout};
 use crate::memory::{Memory, NO_FILE};
 use crate::os::{owner, version};
 use crate::os::{user_read, user_write, ForNow};
@@ -16,6 +16,9 @@ use crate::{chaos, descriptors, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd};
+
+/// The offset of the CQEs in the rings' memory, in bytes. The rings' header is before them.
+pub const CQES_OFFSET: u64 = word::CQES as u64;
 
 /// The features of Linux 6.18 that this engine has.
 pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP

@@ -1,6 +1,5 @@
 //! IORING_REGISTER_QUERY: reports what the engine supports. Works with a ring or without one. Source: io_uring/query.c.
 
-use crate::memory::layout::word;
 use crate::op::count;
 use crate::os::{user_read, user_read_slice, user_write, user_write_slice, version};
 use crate::resource::restrictions::REGISTER_CALLS;
@@ -98,6 +97,5 @@ fn opcodes() -> [u64; WORDS] {
 
 /// Fills `struct io_uring_query_scq`: the size and alignment of the header before the CQEs.
 fn rings() -> [u64; WORDS] {
-    const HEADER: u64 = word::CQES as u64;
-    [HEADER, HEADER, 0, 0, 0, 0]
+    [setup::CQES_OFFSET, setup::CQES_OFFSET, 0, 0, 0, 0]
 }

@@ -216,7 +216,7 @@ fn commands_need_a_driver_that_polls(cx: &Context) {
     assert_eq!(results(&mut ring, &sqes.map(|sqe| sqe.with(IOSQE_ASYNC))), refused);
 }
 
-#[case(own_flags, from = "7.1")]
+#[case(own_flags, since = "6.6", from = "7.1")]
 fn commands_of_files_that_are_not_polled(cx: &Context) {
     let (mut ring, sqes, _files) = commands(cx);
     assert_eq!(results(&mut ring, &sqes), [0, 0, 0, -EBADF, -EINVAL]);
