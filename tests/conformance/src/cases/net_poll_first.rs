@@ -41,7 +41,7 @@ fn what_is_ready_is_made_in_the_submission(cx: &Context) {
     }
 }
 
-#[case(own_flags, undisturbed)]
+#[case(own_flags, undisturbed, since = "6.10")]
 fn bundles_are_made_in_the_submission(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring_with(8, 0));
     let _group = BufferRing::filled(&ring, 1, 8, 4);
