@@ -5,6 +5,7 @@
 //! to try again.
 
 pub mod owner;
+pub mod spin;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{shares_memory_with, syscall, Os, Sys};

@@ -193,6 +193,12 @@ mutations! {
         JumpLeavesTheSleeper "jump-leaves-the-sleeper"
             Engine "a_handler_jumps_out_of_a_wait_and_the_program_only_looks",
             "A longjmp(3) out of a wait leaves the thread counted as asleep.";
+        SpinnerSleepsUnannounced "spinner-sleeps-unannounced"
+            Unit "wait::spin_first::tests::a_thread_that_sleeps_after_a_spin_is_woken",
+            "A thread that goes to sleep after it has spun is not counted as a waiter, so nobody wakes it.";
+        HandlersDoNotEndSpins "handlers-do-not-end-spins"
+            Unit "wait::spin_first::tests::a_signal_handler_runs_during_a_spin_and_ends_it",
+            "A handler that ran while its thread spun does not end the wait.";
         HandlersKeepTheRole "handlers-keep-the-role" Engine "a_wait_is_left_by_a_compilers_longjmp",
             "A handler of the program's that interrupts a wait still counts as the one that drives the ring.";
         HandlersAnswerTheirWaits "handlers-answer-their-waits"
@@ -242,6 +248,8 @@ mutations! {
     "driver" {
         SleeperIsNotKicked "sleeper-is-not-kicked" Case "msg_ring_targets::a_wait_with_a_mask_ends",
             "A CQE wakes nobody who sleeps on the ring's poll set.";
+        IdleRingsSpin "idle-rings-spin" Unit "driver::spin::tests::two_spins_for_nothing_end_it",
+            "A ring whose messages stop goes on spinning.";
     }
     "device" {
         DeviceRefusalIsTheAnswer "device-refusal-is-the-answer" Case "rw_direct::write_into_a_hole",

@@ -31,7 +31,9 @@ pub use guard::{
     user_copy_fault, user_move, user_read, user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
 };
 pub use interrupt::{after_unmarked, arm_interruption, can_interrupt, end_waits, handled, interrupt, interrupted};
-pub use interrupt::{interruptible, is_nudge, may_lack_mark, nudge, wait, wait_again, wait_interruptibly};
+pub use interrupt::{
+    has_handled, interruptible, is_nudge, may_lack_mark, nudge, wait, wait_again, wait_interruptibly,
+};
 pub use linux::{
     calls_with_flags_are_refused, can_wait_for_several, flags_are_checked, flags_are_ignored, for_now, nap, pause,
     probe_flags, syscall, usable_cpus, ForNow, Linux, ACCEPTS_FLAGS, POLLS_FOR_NANOSECONDS, WAITS_FOR_NANOSECONDS,

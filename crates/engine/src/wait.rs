@@ -5,6 +5,7 @@ pub mod enter_wait;
 pub mod helper;
 pub mod iopoll;
 mod sleep;
+mod spin_first;
 pub mod sqpoll;
 
 use crate::resource::files;

@@ -40,6 +40,10 @@ impl Host for Preloaded {
         backend::guard_copies();
     }
 
+    fn sees_handlers() -> bool {
+        signals::owns_the_symbols()
+    }
+
     fn first_ring_made() {
         raw::ring_made();
     }

@@ -2,6 +2,7 @@
 
 use crate::environment::variable;
 use crate::{probe, Host};
+use anyring_engine::driver::spin;
 use anyring_engine::lock::Lock;
 use anyring_engine::os::{arch, version};
 use anyring_engine::{chaos, event, log, os, stats, thread};
@@ -62,6 +63,9 @@ pub fn prepare<H: Host>() {
     open_log();
     version::choose(variable("ANYRING_KERNEL").as_deref());
     H::guard_copies();
+    if variable("ANYRING_SPIN").as_deref() != Some("0") && H::sees_handlers() {
+        spin::allow();
+    }
     let file = variable("ANYRING_STATS");
     if let Err(error) = stats::open(file.as_deref()) {
         log::line(&format!("the counters are kept in private memory: {error}"));

@@ -44,6 +44,11 @@ pub trait Host {
     /// [`crate::engine::recover_copy`].
     fn guard_copies();
 
+    /// True if anyring's code runs before every signal handler that the program sets by a function of libc.
+    fn sees_handlers() -> bool {
+        false
+    }
+
     /// Called when the process has made its first ring; `descriptor::rings_exist` is true by then.
     fn first_ring_made();
 

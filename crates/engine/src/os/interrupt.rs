@@ -70,6 +70,12 @@ pub fn arm_interruption() {
     let _ = INTERRUPTED.try_with(|word| word.store(ends, Ordering::Relaxed));
 }
 
+/// True if one of the program's handlers has run in the calling thread since [`arm_interruption`], or its waits have
+/// ended.
+pub fn has_handled() -> bool {
+    INTERRUPTED.try_with(|word| word.load(Ordering::Relaxed) != 0).unwrap_or(false)
+}
+
 /// Makes a [`wait`] that also ends with `EINTR` if one of the program's handlers has run since [`arm_interruption`].
 pub fn wait_interruptibly(number: libc::c_long, args: [usize; 6]) -> isize {
     match INTERRUPTED.try_with(|word| interruptible(word, number, args)) {

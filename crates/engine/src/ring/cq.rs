@@ -117,6 +117,7 @@ impl RingGuard {
     /// Posts a CQE that another ring sent. `IORING_CQE_F_32` asks for a CQE of 32 bytes on a ring that mixes sizes.
     #[inline]
     pub fn post_message(&mut self, cqe: Cqe) {
+        self.spin.count_message();
         match self.memory.view.is_double(&cqe) {
             true => self.post_large(cqe, [0; 2], Poster::Each),
             false => self.post(cqe, Poster::Each),

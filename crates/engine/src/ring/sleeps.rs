@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Futex,
     /// The thread sleeps in an epoll wait, or in poll(2).
     Epoll,
+    /// The thread spins before a sleep: no other thread has to wake it.
+    Spin,
     /// The thread is in a call for one of the ring's requests (`issue::calls`): no other thread can wake it.
     Call,
 }
@@ -182,7 +184,7 @@ impl Sleep {
     fn end(self, usage: u32) {
         match (usage, self.kind) {
             (SUSPENDED, _) | (_, Kind::Call) => drop(self.ring.callers.fetch_sub(1, Ordering::Relaxed)),
-            (_, Kind::Futex | Kind::Epoll) => self.wake_up(),
+            (_, Kind::Futex | Kind::Epoll | Kind::Spin) => self.wake_up(),
         }
         // Release: after this, a thread that ended its sleep by a jump, without the lock, touches nothing of the ring.
         // Partner: the load in `end_if_unused`.
@@ -194,7 +196,9 @@ impl Sleep {
         if self.driving {
             self.ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
         }
-        self.control.leave(self.kind == Kind::Futex);
+        if self.kind != Kind::Spin {
+            self.control.leave(self.kind == Kind::Futex);
+        }
     }
 
     /// Makes other threads regard the thread as awake, and gives the driver role away. The frame that sleeps may never

@@ -3,6 +3,7 @@
 use crate::aio_ring::{Context, Single};
 use crate::descriptors::ends::EngineEnds;
 use crate::device::Device;
+use crate::driver::spin::Spin;
 use crate::issue::calls::Calls;
 use crate::issue::iopoll::IoPoll;
 use crate::issue::punt::Submission;
@@ -45,6 +46,8 @@ pub struct State {
     pub slab: Slab,
     /// Requests whose turn has come, and TIMEOUTs that count completions.
     pub queue: Queue,
+    /// What is known of waits for messages: whether a thread spins before it sleeps.
+    pub spin: Spin,
     /// The poll set, and what is known of descriptors.
     pub poll_set: PollSet,
     /// Durations of recent calls on paths, which decide whether the next calls go to a worker.
@@ -233,6 +236,7 @@ impl State {
             cookie: cookie,
             slab: Slab::default(),
             queue: Queue::default(),
+            spin: Spin::default(),
             poll_set: PollSet::default(),
             stalls: Stalls::default(),
             device: Device::default(),

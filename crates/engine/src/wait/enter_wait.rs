@@ -5,16 +5,18 @@
 //! that holds the ring's lock may poll the set without a sleep, and serve events. So handing the role over loses
 //! nothing at any moment: an event is a hint that leads to another attempt.
 
-use super::sleep::{sleep, Ended};
+use super::sleep::Ended;
+use super::spin_first::spin_or_sleep;
 use crate::driver::owner::Acquired;
 use crate::issue::chaos;
 use crate::memory::layout::word;
+use crate::mutation::{mutated, Mutation};
 use crate::os::{self, Clock};
 use crate::ring::sleeps;
 use crate::ring::table;
 use crate::ring::wake::pass_role_on;
 use crate::ring::RingGuard;
-use crate::shared::control::PostLock;
+use crate::shared::control::{Control, PostLock};
 use crate::thread;
 use crate::Errno;
 use core::sync::atomic::Ordering;
@@ -79,7 +81,7 @@ pub fn wait_until(mut guard: RingGuard, options: &WaitOptions, target: Option<u6
         if sleeps::were_left() && !give_up_what_was_left(&mut guard) {
             return Err(Errno::BADF);
         }
-        let slept = sleep(&mut guard, &wait).ok_or(Errno::BADF)?;
+        let slept = spin_or_sleep(&mut guard, &mut wait).ok_or(Errno::BADF)?;
         if guard.is_broken() {
             break Err(guard.refuse_call());
         }
@@ -106,6 +108,8 @@ pub(super) struct Wait {
     /// True if a polling thread does all of the ring's work. The role then only says which thread sleeps with a
     /// signal mask.
     pub polled: bool,
+    /// True if the thread has spun in vain, so that it sleeps next.
+    pub has_spun: bool,
     acquired: Acquired,
     is_recorded: bool,
 }
@@ -126,7 +130,16 @@ impl Wait {
         let target = target.map_or_else(|| wait_target(guard, options.min_complete), Ok)?;
         let timeouts = guard.control.header().waiters.timeouts.load(Ordering::Relaxed);
         let (polled, acquired) = (guard.is_polled(), Acquired::No);
-        let wait = Wait { options: *options, target, timeouts, only_asks, polled, acquired, is_recorded: false };
+        let wait = Wait {
+            options: *options,
+            target,
+            timeouts,
+            only_asks,
+            polled,
+            has_spun: false,
+            acquired,
+            is_recorded: false,
+        };
         if !polled {
             wait.poll_once(guard);
         }
@@ -163,12 +176,22 @@ impl Wait {
         post.cq_total() >= self.target || timeouts.load(Ordering::Relaxed) != self.timeouts
     }
 
+    /// True if [`is_reached`](Self::is_reached) is likely, for a thread without the post lock.
+    #[inline]
+    pub fn may_be_reached(&self, control: &Control) -> bool {
+        let is_past = control.posted().wrapping_sub(self.target as u32) as i32 >= 0;
+        is_past || control.header().waiters.timeouts.load(Ordering::Relaxed) != self.timeouts
+    }
+
     /// Registers the thread as a waiter and returns the value of the futex word. `None` if the thread need not wait.
     #[inline]
     pub fn register(&self, guard: &RingGuard, in_futex: bool) -> Option<u32> {
         let mut post = guard.control.lock_post();
         if self.is_reached(&post) {
             return None;
+        }
+        if self.has_spun && mutated(Mutation::SpinnerSleepsUnannounced) {
+            return Some(post.control().header().waiters.sequence.load(Ordering::Relaxed));
         }
         Some(post.register_waiter(self.target, in_futex))
     }

@@ -34,6 +34,11 @@ const VARIABLES: &[(&str, &str, &[&str])] = &[
     ("ANYRING_AIO", "Who serves Linux AIO if no option says it: auto, kernel or user.", &["run", "trace", "check"]),
     ("ANYRING_RAW", "If 0, the program's own system call instructions are not trapped.", &["run"]),
     ("ANYRING_PATCH", "If 0, instructions that trap are not replaced by jumps.", &["run"]),
+    (
+        "ANYRING_SPIN",
+        "If 0, threads that wait for messages of other rings do not spin before they sleep.",
+        &["run"],
+    ),
     ("ANYRING_STATS", "The file for counters, if --stats is not given.", &["run"]),
     ("ANYRING_LOG", "The file for messages, if --log is not given.", &["run"]),
     (
