@@ -34,14 +34,14 @@ cc -O2 -w -o "$work/calls" scripts/weight/calls.c -luring 2>/dev/null
 cd "$work"
 export ANYRING_BACKEND=user
 
-# instructions KIND ROUNDS: of the library, in one run.
+# instructions KIND ROUNDS: prints the number of the library's instructions in one run.
 instructions() {
   LD_PRELOAD=$library valgrind -q --tool=callgrind --callgrind-out-file=callgrind.out ./weight "$1" "$2" >run.log 2>&1 ||
     { tail -n 3 run.log >&2; return 1; }
   python3 "$sum" callgrind.out "$(basename "$library")"
 }
 
-# calls KIND ROUNDS: system calls in one run.
+# calls KIND ROUNDS: prints the number of system calls in one run.
 calls() {
   LD_PRELOAD=$library strace -f -qq -o strace.out ./weight "$1" "$2" >/dev/null 2>&1
   grep -vcE 'exited|resumed|---' strace.out || true

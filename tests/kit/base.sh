@@ -9,13 +9,14 @@ skip() {
   exit 0
 }
 
-# need_libc SUITE [HINT]: ends as skipped if the built programs do not run in such a system.
+# need_libc SUITE [HINT]: ends the test as skipped unless this system is Debian's SUITE, whose libc the built programs
+# need.
 need_libc() {
   [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" = "$1" ] ||
     skip "what was built here needs this system's libc, not $1's${2:-}"
 }
 
-# need_chroots SUITE: ends as skipped if no such system can be made or entered.
+# need_chroots SUITE: ends the test as skipped if no chroot of Debian's SUITE can be made or entered.
 need_chroots() {
   [ "$(id -u)" = 0 ] || skip "a chroot needs root"
   unshare --mount --pid --fork true 2>/dev/null || skip "this machine lets root make no mount namespace"

@@ -37,7 +37,7 @@ rpm_comes_and_goes() {
   first=$(scripts/rpm.sh "$target/release" "$folder" | tail -n 1)
   scripts/rpm.sh "$target/release" "$folder/again" >/dev/null
   cmp "$first" "$folder/again/${first##*/}"
-  # glibc is not in that root, so this checks the dependency instead.
+  # The root has no glibc, so rpm installs with --nodeps. The dependency is checked here.
   rpm -qp --requires "$first" | grep -qx 'glibc >= 2.17'
   mkdir "$root"
   rpm --root "$root" --nodeps --install "$first"

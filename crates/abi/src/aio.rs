@@ -110,7 +110,7 @@ pub const IOCB_CMD_FSYNC: u16 = 2;
 pub const IOCB_CMD_FDSYNC: u16 = 3;
 /// poll(2), once.
 pub const IOCB_CMD_POLL: u16 = 5;
-/// In the header, but every kernel refuses it with EINVAL.
+/// Defined in the header, but refused by every kernel with EINVAL.
 pub const IOCB_CMD_NOOP: u16 = 6;
 /// preadv(2).
 pub const IOCB_CMD_PREADV: u16 = 7;

@@ -1,4 +1,4 @@
-//! Explains the way that requests take, from what is known of the file and the device.
+//! Explains the path that requests take, from what is known of the file and the device.
 
 use crate::report::size;
 use crate::subject::{Kind, Subject};

@@ -185,7 +185,7 @@ fn limits(
     Ok(limits)
 }
 
-/// Compares the observed ways with the kernel's tracepoint, if that is available. Returns its counts.
+/// Compares the observed paths with the kernel's tracepoint, if that is available. Returns the tracepoint's counts.
 fn compare(measuring: &Measuring<'_>, conditions: &[Condition]) -> Result<Option<Punts>, String> {
     if measuring.question.backend.is_ours() {
         return Ok(None);

@@ -91,8 +91,8 @@ pub struct Punts {
 }
 
 impl Measuring<'_> {
-    /// Makes some more requests of a measured condition, and compares their observed ways with the kernel's tracepoint.
-    /// A difference is an error.
+    /// Makes some more requests of a measured condition, and compares the paths observed for them with the kernel's
+    /// tracepoint. A difference is an error.
     pub fn compare(&self, condition: &Condition, counter: &PuntCounter, punts: &mut Punts) -> Result<(), String> {
         if !condition.is_measured() {
             return Ok(());

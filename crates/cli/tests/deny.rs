@@ -222,7 +222,7 @@ fn profiles_refuse_what_is_missing_there_and_nothing_else() {
     }
 }
 
-/// In the profile `agent-strict`, rings have pipes for descriptors.
+/// The profile `agent-strict` leaves rings a pipe as their descriptor.
 #[test]
 fn sandboxes_of_agents_refuse_what_reaches_others() {
     let sockets = [libc::SYS_connect, libc::SYS_bind, libc::SYS_sendto, libc::SYS_getsockopt, libc::SYS_setsockopt];

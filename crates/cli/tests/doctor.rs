@@ -310,7 +310,7 @@ fn rings_of_both_sides_are_listed() {
     assert!(text.contains(", the kernel refused it: ENOMEM\n"), "{text}");
 }
 
-/// With `--backend kernel` anyring serves no ring, whatever the kernel refuses.
+/// anyring serves no ring with `--backend kernel`, whatever the kernel refuses.
 #[test]
 fn a_process_left_to_the_kernel_is_not_said_to_be_served() {
     if !kernel_works("a process that is left to the kernel") {

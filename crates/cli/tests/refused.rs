@@ -38,7 +38,7 @@ fn a_missing_library_is_one_line() {
     assert!(why.contains("space"), "{why}");
 }
 
-/// On a file system mounted noexec the library cannot be mapped; only the program's loader reports that.
+/// The library cannot be mapped from a file system mounted noexec. Only the program's loader reports that.
 #[test]
 fn a_library_that_cannot_be_mapped_is_not_said_to_serve() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -298,7 +298,7 @@ fn files_that_cannot_be_used_are_refused_before_the_program_starts() {
     }
 }
 
-/// On a full file system of 64 KiB, and as a user who does not own the file.
+/// Tried on a full file system of 64 KiB, and as a user who does not own the file.
 #[test]
 fn files_on_a_full_disk_or_of_others_are_refused_before_the_program_starts() {
     library();

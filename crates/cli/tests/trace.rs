@@ -483,7 +483,7 @@ fn a_recorded_trace_is_reported_later() {
     std::fs::write(&cut, &bytes[..bytes.len() / 2]).expect("write");
     let some = report(&[], &cut);
     assert_eq!(some.status.code(), Some(125));
-    assert!(String::from_utf8_lossy(&some.stderr).contains("it has no end"), "{some:?}");
+    assert!(String::from_utf8_lossy(&some.stderr).contains("the end is missing"), "{some:?}");
     assert!(common::stdout(&some).starts_with("served by anyring: asked for\nring 1 "), "{some:?}");
     assert!(one_line_failure(&report(&[], Path::new("/proc/self/status")), 125).contains("it is no recording"));
     one_line_failure(&report(&["--html", record.to_str().expect("UTF-8")], &record), 2);

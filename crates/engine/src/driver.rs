@@ -37,8 +37,7 @@ pub(crate) const IN_EPOLL: u32 = 2;
 pub struct Driver {
     /// Says who drives, a thread or the helper, and hands the role over.
     pub handover: Handover,
-    /// How the driving thread sleeps. It changes under the ring's lock, and is read under it, and by `wake` after a
-    /// post.
+    /// How the driving thread sleeps. Written under the ring's lock. Read under this lock, and by `wake` after a post.
     pub(crate) sleeping: AtomicU32,
     /// The descriptor that ends the driving thread's epoll wait.
     pub(crate) kick: AtomicI32,

@@ -194,9 +194,9 @@ pub(crate) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno>
 /// The place of something that the program maps by the ring's descriptor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Area {
-    /// In one of the engine's files, at this offset.
+    /// One of the engine's files, and the offset in it.
     File(i32, u64),
-    /// At this address, in memory that [`map_again`] maps.
+    /// The address, in memory that [`map_again`] maps.
     Memory(usize),
 }
 
@@ -383,11 +383,10 @@ impl Memory {
         *self = new;
     }
 
-    /// Leaves the program's own addresses. The ring is closed, but a thread waits on it or requests are in flight,
-    /// and something else may soon be mapped at these addresses. Memory that can be shared is mapped once more. So a
-    /// thread that waits finds its CQEs there, as in the kernel, which has the pages. Of other memory the ring gets a
-    /// copy. If there is no memory for a mapping or a copy, CQEs go to the overflow list. The caller holds the ring's
-    /// lock.
+    /// Moves a closed ring from the program's own addresses, where something else may soon be mapped. Called if a
+    /// thread still waits on the ring, or requests are in flight. Memory that can be shared is mapped a second time, so
+    /// a waiting thread finds its CQEs there, as in the kernel. Other memory is copied. If there is no memory for a
+    /// mapping or a copy, CQEs go to the overflow list. The caller holds the ring's lock.
     pub fn leave_program(&mut self) {
         let page_bytes = page_bytes();
         if self.mapped.is_some() || !self.view.is_of_program() || mutated(Mutation::ClosedRingsStayWithTheProgram) {

@@ -68,13 +68,13 @@ pub struct Tracer {
 /// The path that completed a request, for the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
-    /// In the submitting call.
+    /// The submitting call completes the request.
     Inline,
-    /// After readiness, or by a timer.
+    /// The request completes after readiness, or by a timer.
     Poll,
-    /// By the kernel's AIO.
+    /// The kernel's AIO completes it.
     Device,
-    /// By a worker.
+    /// A worker completes it.
     Worker,
 }
 
@@ -124,7 +124,7 @@ const NAME: &str = "anyring-counters";
 enum Source {
     Nowhere,
     Memfd,
-    /// In the file with this path, device and inode.
+    /// The file with this path, device and inode.
     Named(String, [u64; 2]),
 }
 

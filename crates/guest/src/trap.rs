@@ -1,4 +1,4 @@
-//! From the SIGSYS of a trapped instruction to the call and back.
+//! Serves a trapped instruction: from its SIGSYS to the call, and back.
 //!
 //! The way is [`anyring_serve::crossing`]. Each thread has its own stacks for it, and the call is made in the host's
 //! world.

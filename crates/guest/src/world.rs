@@ -52,12 +52,12 @@ pub struct Block {
     is_inherited: AtomicBool,
     /// True if a handler has left a call by a jump.
     pub has_jumped: AtomicBool,
-    /// For each level: the guest's stack pointer at the trap.
+    /// The guest's stack pointer at the trap of each level.
     pub trapped_at: [AtomicUsize; LEVELS],
-    /// For each level: the alternate signal stack that is disabled while the level's call is served (address, size,
-    /// flags). The size is 0 if there is none.
+    /// The alternate signal stack that is disabled while a level's call is served (address, size, flags). The size is 0
+    /// if there is none.
     pub alternate: [[AtomicUsize; 3]; LEVELS],
-    /// For each level: one past the end of its stack, 0 before its first use.
+    /// One past the end of each level's stack, 0 before its first use.
     stacks: [AtomicUsize; LEVELS],
     /// The signal mask with which a new thread begins.
     pub mask: AtomicU64,
@@ -96,8 +96,8 @@ const CLAIMED: u32 = u32::MAX;
 static ALL: [AtomicPtr<Block>; BLOCKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
-/// By thread id: the index in [`ALL`], plus 1, of the last thread that had this id. A thread writes its own entry
-/// before it makes any of the guest's calls. Most of the table's pages are never touched.
+/// The index in [`ALL`], plus 1, of the last thread that had a thread id. A thread writes its own entry before it makes
+/// any of the guest's calls. Most of the table's pages are never touched.
 pub static BY_TID: [AtomicU16; TIDS] = [const { AtomicU16::new(0) }; TIDS];
 
 /// Returns the calling thread's block, or `None` for an engine thread. Async-signal-safe, and uses no thread-local

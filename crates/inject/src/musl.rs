@@ -157,7 +157,7 @@ mod tests {
         (find(&mut found), found)
     }
 
-    /// On an older glibc, unwinding relies on the search alone.
+    /// Unwinding on an older glibc relies on the search alone.
     #[test]
     fn the_search_finds_what_glibc_finds() {
         let Some(glibcs) = FIND_OBJECT.get() else { return };

@@ -14,7 +14,7 @@ macro_rules! named {
             $($next = $symbol: fn(usize $(, named!(@word $arg))*) -> isize;)*
         }
         $(
-            /// As libc's function of this name.
+            /// Behaves like libc's function of this name.
             ///
             /// # Safety
             /// As libc's function.

@@ -43,7 +43,7 @@ static RELEASE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 type OnMemory = unsafe extern "C" fn(*const c_void, usize);
 static UNPOISON: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// By a ring's number: the address at which the program itself mapped the CQ's tail, or 0 if unknown. The address only
+/// The address at which the program itself mapped the CQ's tail, by the ring's number; 0 if unknown. The address only
 /// names the ring; nothing is read there.
 static TAILS: [AtomicUsize; RINGS_END] = [const { AtomicUsize::new(0) }; RINGS_END];
 const RINGS_END: usize = crate::door::KNOWN_NUMBERS.end as usize;

@@ -40,7 +40,7 @@ fn end_if_due() {
         let mut first = Cleanup::FREE;
         fill_first(&mut first);
         if let Some(unwind) = UNWIND_NEXT.get() {
-            // SAFETY: libc calls this after it has run a cleanup handler, to continue with those noted before that one.
+            // SAFETY: libc makes this call itself after a cleanup handler, to run the handlers registered before it.
             unsafe { unwind(&mut first) }
         }
     }

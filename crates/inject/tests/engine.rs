@@ -490,7 +490,7 @@ without_threads! {
     a_family_without_threads_completes_all_requests: "family";
 }
 
-/// On the engine only. The kernel's worker looks the file up after the submission, so the program's close may come
+/// Runs on the engine only. The kernel's worker looks the file up after the submission, so the program's close may come
 /// first, and the pipe then has no reader.
 #[test]
 fn files_of_requests_take_no_number() {

@@ -18,9 +18,9 @@ pub use canvas::{dark_colours, light_colours};
 use canvas::{Canvas, Ink};
 use std::collections::BTreeSet;
 
-/// Wide enough for a page, in pixels.
+/// The width of a chart for a page, in pixels.
 pub const WIDE: u32 = 720;
-/// For a phone.
+/// The width of a chart for a phone.
 pub const NARROW: u32 = 340;
 const MARGIN: i32 = 8;
 

@@ -264,7 +264,7 @@ pub struct DirectWrites {
     pub path: PathBuf,
     /// Bytes in a write.
     pub bytes: u32,
-    /// With IOSQE_ASYNC.
+    /// True if the requests have IOSQE_ASYNC.
     pub forced: bool,
     /// Number of writes.
     pub writes: u32,

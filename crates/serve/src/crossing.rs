@@ -44,9 +44,9 @@ pub struct Registers {
     pub context: u64,
     /// The program's signal mask. It is set only together with `context`.
     pub mask: u64,
-    /// In a guest: the FS base of the guest's world, to which the thread returns.
+    /// The FS base of a guest's world, to which the thread returns.
     pub fs: u64,
-    /// In a guest: the address of the thread's record.
+    /// The address of a guest thread's record.
     pub block: u64,
 }
 

@@ -17,9 +17,9 @@ const MANY: usize = 16;
 /// The way in which a filter is added.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// With seccomp(2), for all threads.
+    /// seccomp(2), for all threads.
     AllThreads,
-    /// With prctl(2), for the only thread. An allow list, such as systemd's `@system-service`, may lack seccomp(2).
+    /// prctl(2), for the only thread. An allow list, such as systemd's `@system-service`, may lack seccomp(2).
     OnlyThread,
 }
 

@@ -138,7 +138,7 @@ pub fn concerns(fd: i32) -> bool {
     door::is_own(fd) || door::is_ring(fd)
 }
 
-/// By system call number: which arguments of each of [`CALLS`] are descriptors, one bit for each argument.
+/// The arguments of each of [`CALLS`] that are descriptors, one bit for each argument, by system call number.
 static NAMES: [u8; CALLS_END] = names();
 /// One past the highest number in [`CALLS`], rounded up.
 const CALLS_END: usize = 512;

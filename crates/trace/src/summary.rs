@@ -72,7 +72,7 @@ struct PathPending {
 pub struct Summary {
     rings: BTreeMap<u32, RingTally>,
     in_flight: HashMap<(u32, u32), InFlight>,
-    /// With this many requests in flight, those that ask for no CQE are dropped.
+    /// The number of requests in flight at which those that ask for no CQE are dropped.
     forget_at: usize,
     unattributed_enters: u64,
     /// Counts by thread.
@@ -559,7 +559,7 @@ mod tests {
         assert_eq!(report.rings[0].most_with_workers, 1);
     }
 
-    /// On a ring with IORING_SETUP_DEFER_TASKRUN the submitting thread posts a worker's result.
+    /// The submitting thread posts a worker's result on a ring with IORING_SETUP_DEFER_TASKRUN.
     #[test]
     fn a_request_that_the_kernel_sends_to_a_worker_was_there() {
         let mut summary = Summary::new(false);

@@ -50,7 +50,7 @@ const AGAIN: u32 = 3;
 enum Outcome {
     Passed,
     Failed(String),
-    /// Not run, for this reason.
+    /// The check was not run, for this reason.
     Skipped(String),
 }
 

@@ -189,12 +189,12 @@ struct Word {
 }
 
 impl Word {
-    /// Without punctuation and capitals.
+    /// Returns the word without punctuation and capitals.
     fn bare(&self) -> String {
         self.text.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
     }
 
-    /// A dot after a single letter abbreviates a name, and an ellipsis ends no sentence.
+    /// True if the word ends a sentence. A dot after a single letter abbreviates a name, and an ellipsis ends no sentence.
     fn ends_sentence(&self) -> bool {
         let text = self.text.trim_end_matches(['"', ')', '*', '_']);
         let abbreviates = text.ends_with("..") || ["e.g.", "i.e."].contains(&text) || text.len() == 2;
@@ -243,8 +243,8 @@ fn words(line: usize, text: &str) -> Vec<Word> {
     text.split_whitespace().filter(real).map(|word| Word { line, text: word.to_owned() }).collect()
 }
 
-/// The text with each code span as one backtick, and of each link only what is shown. `open` is the mark of a span that the line
-/// before has left open.
+/// Replaces each code span by one backtick, and each link by the text that it shows. `open` is the mark of a span that
+/// the line before has left open.
 fn without_code(text: &str, open: &mut String) -> String {
     let mut plain = String::new();
     let mut rest = text;

@@ -22,7 +22,7 @@ pub struct File {
 
 /// All files of the engine.
 pub struct Rooms {
-    /// In the order of their paths.
+    /// The files, in the order of their paths.
     pub files: Vec<File>,
 }
 

@@ -198,7 +198,7 @@ static void a_fork_while_threads_hold_locks(void)
 		CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
-/* By system call, so that no atfork handler runs. */
+/* Forks by the system call itself, so that no atfork handler runs. */
 static void a_raw_fork_is_noticed(void)
 {
 	pid_t child;

@@ -43,7 +43,7 @@ static inline struct stat stat_of(const char *path)
 
 static inline void become_nobody(void)
 {
-	/* By system call: the C library would change all threads. */
+	/* Makes the system call itself, since the C library would change all threads. */
 	CHECK(syscall(SYS_setresgid, NOBODY, NOBODY, NOBODY) == 0);
 	CHECK(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY) == 0);
 }

@@ -87,7 +87,7 @@ struct Options {
     /// Print the claims that this kernel keeps, by topic, and those that it breaks
     #[arg(long, conflicts_with_all = ["format", "tap", "expect"])]
     keeps: bool,
-    /// With --keeps: compare with this release, in place of the one that the kernel says it is
+    /// Compare with this release for --keeps, instead of the release that the kernel says it is
     #[arg(long, value_name = "RELEASE", requires = "keeps")]
     release: Option<String>,
     /// The known differences: listed cases must fail, all others pass (may be repeated, later files change earlier ones)

@@ -10,9 +10,9 @@ use std::fmt::Write;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Kept,
-    /// Not tried, or held only in a second attempt.
+    /// The claim was not tried, or held only in a second attempt.
     Untried,
-    /// About a later release of Linux than the kernel says it is.
+    /// The claim is about a later release of Linux than the kernel says it is.
     Younger,
     Broken,
 }

@@ -25,7 +25,7 @@ pub fn polled(cx: &Context, entries: u32) -> Ring {
     ring_of(cx, entries, params(0))
 }
 
-/// A new ring, and the id of its thread. The thread has its name once it has begun.
+/// Makes a ring with a polling thread, and waits until that thread runs. Returns the ring and the thread's id.
 pub fn polled_by(cx: &Context) -> (Ring, i32) {
     let ring = polled(cx, 4);
     look("the thread", || pollers().len() == 1);

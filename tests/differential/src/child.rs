@@ -38,7 +38,7 @@ pub struct RunOptions {
     /// Records of an earlier run: wait for the CQEs that it had
     #[arg(long, value_name = "FILE")]
     pub counts: Option<PathBuf>,
-    /// Without counts: microseconds without a CQE after which it is quiet
+    /// Microseconds without a CQE after which a ring counts as quiet, if no counts are given
     #[arg(long, default_value_t = 4000)]
     pub quiet_us: u64,
     /// Parts of the programs that are left out

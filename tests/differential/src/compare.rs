@@ -47,7 +47,7 @@ pub struct CompareOptions {
     /// The list of known differences
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
-    /// Do not ask for the coverage that 2,000 seeds have
+    /// Do not fail if the seeds cover less than 2,000 seeds must cover
     #[arg(long)]
     pub any_coverage: bool,
 }

@@ -24,9 +24,9 @@ const ENGINE_RUNS: usize = 2;
 
 /// A run on each side. The engine waited for the CQEs that the kernel had posted by the end of each step.
 pub struct Pair {
-    /// On the kernel.
+    /// The kernel's results.
     pub kernel: Record,
-    /// On the engine.
+    /// The engine's results.
     pub anyring: Record,
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// The waits after which a run assumes that everything has happened.
 #[derive(Debug, Clone)]
 pub struct Patience {
-    /// With requests in flight: the time without a CQE after which it is quiet.
+    /// The time without a CQE after which a ring with requests in flight counts as quiet.
     pub quiet: Duration,
     /// The number of CQEs by the end of each step of an earlier run. A run waits for as many, and then a moment more.
     pub counts: Option<Vec<usize>>,

@@ -165,14 +165,14 @@ pub enum Value {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields of struct io_uring_sqe
 pub struct Request {
-    /// Also its number in the program.
+    /// The SQE's `user_data`, which is also the request's number in the program.
     pub user_data: u64,
     pub opcode: u8,
     pub flags: u8,
     pub ioprio: u16,
     pub fd: Target,
     pub off: Value,
-    /// For operations that take a descriptor in `off`.
+    /// The descriptor of operations that take one in `off`.
     pub off_of: Option<End>,
     pub addr: Value,
     pub len: u32,
@@ -180,7 +180,7 @@ pub struct Request {
     pub buf_index: u16,
     pub personality: u16,
     pub file_index: u32,
-    /// For operations that take a descriptor in `file_index`.
+    /// The descriptor of operations that take one in `file_index`.
     pub file_index_of: Option<End>,
     pub addr3: Value,
     pub pad2: u64,
@@ -270,7 +270,7 @@ pub enum Step {
     Register(Registration),
     /// An action outside of the ring.
     Act(Action),
-    /// From here on no CQE is reaped, until the next such step: the CQ overflows.
+    /// Stops reaping if true, so that the CQ overflows. False: reaps again.
     HoldCompletions(bool),
 }
 

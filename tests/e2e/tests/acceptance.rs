@@ -107,7 +107,7 @@ fn rust_compio_musl(environment: Environment) {
     accepts(environment, "compio-musl", &["file"], "checksums equal", minimum);
 }
 
-/// With glibc: the crate's release 0.5 does not compile for musl (it takes msg_controllen for a usize).
+/// Builds with glibc, since the crate's release 0.5 does not compile for musl (it takes msg_controllen for a usize).
 fn rust_tokio_uring_static(environment: Environment) {
     let minimum = &[("OPENAT", 1), ("WRITE", 256), ("READ", 256), ("FSYNC", 1), ("CONNECT", 1), ("ACCEPT", 1)];
     accepts(environment, "tokio-uring-static", &["file"], "checksums equal", minimum);

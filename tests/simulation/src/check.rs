@@ -8,7 +8,8 @@ use crate::system::Simulated;
 use anyring_abi::{Cqe, IORING_CQE_F_MORE};
 use std::sync::Arc;
 
-/// In the user_data of a CQE that a MSG_RING request posts: the rest is that request's.
+/// The bit of a `user_data` that marks the CQE which a MSG_RING posts to its target. The other bits are those of the
+/// MSG_RING's own `user_data`.
 pub const MESSAGE: u64 = 1 << 62;
 
 /// The kind of a request.

@@ -28,7 +28,7 @@ pub enum Wait {
 #[derive(Debug, Clone)]
 enum State {
     Runs,
-    /// Until this time of the clock, or until the word at `stop` is not 0.
+    /// Sleeps until this time of the clock, or until the word at `stop` is not 0.
     Sleeps {
         wait: Wait,
         until_ns: Option<u64>,

@@ -271,7 +271,7 @@ impl<'a> Runner<'a> {
         &self.printed
     }
 
-    /// Runs another command to its end or until its time is over, with all that it starts.
+    /// Runs another command until it ends. When its time is over, kills the command and all processes that it started.
     pub fn run_to_end(&self, command: &mut Command, begin: Instant) -> Result<Ending, Failure> {
         let started = command.process_group(0).spawn();
         let mut child =

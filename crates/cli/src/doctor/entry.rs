@@ -77,9 +77,10 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
 
 /// The ways in which programs can be served here, as the requests of another process have shown.
 pub enum Trial {
-    /// In every way.
+    /// Programs are served in every way.
     Served,
-    /// Through functions only. The process that used a system call instruction was killed. The text says how.
+    /// Programs are served through functions only. The process that used a system call instruction was killed. The text
+    /// says how.
     WithoutInstructions(String),
     /// Requests failed for a reason that need not affect every program.
     Faulty,

@@ -72,7 +72,7 @@ pub fn report(options: &ReportOptions) -> Result<i32, Failure> {
     match is_whole {
         true => Ok(0),
         false => Err(Failure::own(format!(
-            "{name}: it has no end (the trace was killed, or goes on): what follows is missing"
+            "{name}: the end is missing, since the trace was killed or still runs; later events are left out"
         ))),
     }
 }

@@ -56,7 +56,7 @@ fn guests_are_served_below_filters_that_kill_or_trap() {
     }
 }
 
-/// On the kernel's own io_uring, too, no thread of the program keeps root's rights.
+/// No thread of the program keeps root's rights, on the kernel's own io_uring either.
 #[test]
 fn rights_that_are_given_up_are_given_up_by_all_threads() {
     // SAFETY: the call only returns a number.

@@ -144,7 +144,7 @@ impl RingGuard {
         self.calls.left.push_back(Call { job, is_measured: true });
     }
 
-    /// True if no SQE may be taken before a call is made.
+    /// True if the calling thread must make a call that was left to it before it takes the next SQE.
     #[cold]
     pub fn stops_for_calls(&self) -> bool {
         self.calls.is_urgent() && self.chain.is_none() && self.drain.is_idle()

@@ -18,7 +18,8 @@ pub struct MsgRing {
     pub len: u32,
     /// Slot of the file to send in the sender's registered files.
     pub source: u32,
-    /// For a file: the receiving ring's slot plus one, or `IORING_FILE_INDEX_ALLOC`. For data: the CQE's flags.
+    /// If a file is sent: the receiving ring's slot plus one, or `IORING_FILE_INDEX_ALLOC`. If data is sent: the CQE's
+    /// flags.
     pub target: u32,
     /// `IORING_MSG_RING_*`.
     pub flags: u32,

@@ -25,7 +25,7 @@ pub struct Selection {
     pub most_ranges: u16,
     /// Number of bytes that the socket still had after the last receive; 0 if unknown.
     pub unread: usize,
-    /// For a bundle: the bytes received so far for one result, and the flags that name its first buffer.
+    /// The bytes that a bundle has received so far for one result, and the flags that name its first buffer.
     pub gathered: Option<(usize, u32)>,
     /// Number of bytes after which a multishot receive ends, if there is a limit.
     pub limit: Option<NonZeroU32>,

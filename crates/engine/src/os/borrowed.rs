@@ -3,8 +3,9 @@
 //!
 //! This is checked before asking the kernel, since wrappers of frequent calls have no time for a system call.
 //!
-//! Code that makes a child in its own memory records that child in this module. For vfork(2) it does so in its
-//! thread's memory, which the child shares. For all other such children it does so once and forever.
+//! Code that makes a child in its own memory records that child in this module. A child of vfork(2) is recorded in
+//! the thread's memory, which the child shares. The first child of any other kind is recorded for the whole process,
+//! and the record is never cleared.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

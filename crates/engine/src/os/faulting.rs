@@ -1,4 +1,4 @@
-//! For tests: the signal handler of faults. It serves systems where the kernel copies nothing for the engine (qemu's
+//! The signal handler of faults, for tests. It serves systems where the kernel copies nothing for the engine (qemu's
 //! user emulation, filters).
 //!
 //! On other systems the tests run without it, as a process does before its first ring. The preloaded library's tests

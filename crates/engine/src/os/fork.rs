@@ -16,9 +16,9 @@ const ABSENT: usize = 1;
 /// How to check a page that may be absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// By a guarded load. It costs a few nanoseconds, but faults if the page is absent.
+    /// A guarded load. It costs a few nanoseconds, but faults if the page is absent.
     ByLoad,
-    /// By futex(2), so that no signal is raised.
+    /// A futex(2) call, which raises no signal.
     ByCall,
 }
 
@@ -93,9 +93,9 @@ impl ForkPage {
         }
     }
 
-    /// Returns the second word of a page that may be absent. A forked child may have mapped something else at the
-    /// page's address, which lacks this word. The new page of another `ForkPage`, which takes the first gap, lacks it
-    /// as well.
+    /// Returns the second word of a page that may be absent in a forked child. This word differs for each `ForkPage`.
+    /// So the child recognises memory that something else has mapped at the page's address, even the new page of
+    /// another `ForkPage`.
     fn mark(&self) -> u32 {
         0x6172_666b ^ core::ptr::from_ref(self) as usize as u32
     }

@@ -42,10 +42,11 @@ struct Left {
     next: *mut Left,
 }
 
-/// In [`Thread::deferred`]: `left` is not empty. It is the bit of a signal that cannot have a handler.
+/// The bit of [`Thread::deferred`] that means that `left` is not empty. As a signal's bit it is SIGKILL's, which cannot
+/// have a handler.
 const LEFT: u64 = 1 << (libc::SIGKILL - 1);
 
-/// In [`Thread::holds`]: the hook of [`before_first_critical`] has returned true in this thread.
+/// The bit of [`Thread::holds`] that means that the hook of [`before_first_critical`] has returned true in this thread.
 const SEEN: u32 = 1 << 31;
 
 crate::thread_local_memory!("anyring_thread_handlers", size_of::<Thread>());

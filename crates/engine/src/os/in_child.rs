@@ -1,4 +1,4 @@
-//! For tests: a forked child of a process in which other tests run.
+//! A forked child of a process in which other tests run, for tests.
 
 /// Returns the exit status of a forked child that runs `body`, which makes system calls only. The child shares the
 /// descriptor table. With a copy of the table, files that other tests close would stay open until the child ends.

@@ -62,9 +62,8 @@ pub fn wait(number: libc::c_long, args: [usize; 6]) -> isize {
     }
 }
 
-/// From now on, any handler that runs in the calling thread ends the thread's next [`wait_interruptibly`], even if
-/// the handler runs before the wait begins. In the kernel, too, a handler ends a call at any time after the call
-/// has begun.
+/// Starts the time in which a handler ends this thread's next [`wait_interruptibly`], even if the handler runs before
+/// the wait begins. In the kernel, too, a handler ends a call at any time after the call has begun.
 pub fn arm_interruption() {
     let ends = WAITS_END.try_with(|word| word.load(Ordering::Relaxed)).unwrap_or(0);
     let _ = INTERRUPTED.try_with(|word| word.store(ends, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! For tests: a thread whose filters refuse some system calls.
+//! A thread whose filters refuse some system calls, for tests.
 
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
 

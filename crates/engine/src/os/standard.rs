@@ -61,7 +61,7 @@ pub fn on_any_thread<T>(make: impl FnOnce() -> T) -> T {
     make()
 }
 
-/// In builds with assertions: reports engine threads that make descriptors.
+/// Reports engine threads that make descriptors, in builds with assertions.
 #[cfg(debug_assertions)]
 pub mod lowest;
 

@@ -53,11 +53,11 @@ pub(crate) struct Facts {
 /// The path of a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// Through the page cache, or its counterpart in a stream.
+    /// The page cache, or its counterpart in a stream.
     Cache,
-    /// Without a cache (O_DIRECT), and the call waits for the device.
+    /// A file without a cache (O_DIRECT), whose call waits for the device.
     Direct,
-    /// Without a cache, and the kernel's AIO does not wait for the device.
+    /// A file without a cache, for which the kernel's AIO does not wait for the device.
     Device,
 }
 

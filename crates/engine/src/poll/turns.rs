@@ -28,9 +28,10 @@ pub struct Due {
 /// The occasion of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// For requests that were just submitted without an attempt. The poll finds what the attempt would have found.
+    /// The poll replaces the first attempts of requests that were just submitted. It finds what the attempts would have
+    /// found.
     InsteadOfAttempts,
-    /// At any other time. What the poll finds may have come after the submission.
+    /// Any other occasion. What the poll finds may have come after the submission.
     Later,
 }
 

@@ -137,7 +137,7 @@ pub struct Request {
     pub failed: Option<i32>,
     /// The LINK_TIMEOUT that guards the request, once armed.
     pub guard: Option<Id>,
-    /// On an armed LINK_TIMEOUT: the request that it guards.
+    /// The request that an armed LINK_TIMEOUT guards.
     pub guarded: Option<Id>,
     /// Neighbours in the list of a descriptor's entry.
     pub neighbours: slab::Neighbours,

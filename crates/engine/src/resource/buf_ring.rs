@@ -115,7 +115,7 @@ pub struct Choice {
     pub sends: bool,
     /// True for a bundle, which takes as many buffers as `wanted` needs.
     pub bundle: bool,
-    /// For a bundle of unknown length: the number of buffers that it took before, and takes again.
+    /// Number of buffers that a bundle of unknown length took before, and takes again.
     pub before: u16,
 }
 

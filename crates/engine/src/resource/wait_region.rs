@@ -27,7 +27,7 @@ enum Memory {
     Program(u64),
     /// A memfd that belongs to the engine, closed with the region.
     Own(i32),
-    /// Where memfds are refused.
+    /// Anonymous shared memory, where memfds are refused.
     Shared(SharedArea),
 }
 

@@ -177,7 +177,7 @@ impl RingGuard {
         state.slab.grow(size).map_err(alloc::refused)
     }
 
-    /// Consumes SQEs on a ring to which no other process submits. `run`, if given, says which SQEs are left.
+    /// Consumes SQEs on a ring to which no other process submits. `run`, if given, holds the SQEs still to consume.
     fn submit_alone(&mut self, to_submit: u32, run: Option<Run>) -> Result<u32, Errno> {
         let mut run = match run {
             Some(run) => run,

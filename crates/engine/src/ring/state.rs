@@ -86,7 +86,7 @@ pub struct State {
     pub eventfd: Option<(i32, bool)>,
     /// The eventfd was signalled after the poll set last reported an event for which polls wait.
     pub signalled: bool,
-    /// On a polled ring: the eventfd that wakes a thread which waits with a signal mask.
+    /// The eventfd that wakes a thread which waits with a signal mask on a polled ring.
     pub poller_eventfd: Option<i32>,
     /// Id of the thread that may submit (`anyring_abi::IORING_SETUP_SINGLE_ISSUER`); 0 for any thread, or while the
     /// ring is disabled.
@@ -125,7 +125,8 @@ pub struct State {
 pub(super) enum Life {
     /// The ring is open.
     Open,
-    /// A number of the descriptor was closed, but copies are left: the helper watches for the close of the last copy.
+    /// The program has closed one number of the ring's descriptor, but duplicates are open. The helper watches for the
+    /// close of the last one.
     Orphan,
     /// The last copy of the descriptor is gone. No new request starts. The memory is freed once it is out of use.
     Closed,

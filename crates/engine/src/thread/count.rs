@@ -59,8 +59,7 @@ pub fn program_has_several() -> bool {
     libc_count().is_some_and(|count| count.load(Ordering::Relaxed) > 1)
 }
 
-/// For an engine thread: true if the program has threads other than the process's first one. The first one may have
-/// left.
+/// True if the program has threads other than the process's first one, which may have left. For engine threads.
 pub fn is_one_of_several() -> bool {
     threads().map_or_else(program_has_several, |threads| threads != RUNNING.load(Ordering::Relaxed) + 1)
 }
@@ -134,7 +133,7 @@ pub fn exiting(status: i32) {
     }
 }
 
-/// Without /proc: true if libc counts one program thread that has not left. libc also counts those that left by
+/// True if libc counts one program thread that has not left. Used without /proc. libc also counts those that left by
 /// exit(2).
 fn libc_counts_one() -> bool {
     let exited = u32::from(LEADER_EXITED.load(Ordering::Relaxed));

@@ -27,7 +27,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// Number of tables that threads have got for themselves. Changes under the lock of `THREADS`. Relaxed, like the
 /// other atomics here: a thread asks only for its own table.
 static MADE: AtomicU32 = AtomicU32::new(0);
-/// For each live table that a thread got for itself: its number, from 1 on, and the thread that got it.
+/// The live tables that threads got for themselves: the table's number, from 1 on, and the thread that got it.
 static THREADS: Lock<Vec<(u32, u32)>> = Lock::new(Vec::new());
 
 thread_local! {

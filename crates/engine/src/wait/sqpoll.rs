@@ -204,8 +204,8 @@ impl Poller {
             }
             let shared = polled.len() > 1;
             let mut worked = false;
-            // Serves everything in every `ROUNDS`-th busy round. So even if a program never stops submitting, its
-            // events and timers wait only that long.
+            // Every `ROUNDS`-th busy round also handles events and timers. So they are not delayed longer than that,
+            // even if a program never stops submitting.
             let all = busy_rounds.is_multiple_of(ROUNDS);
             for polled in &mut *polled {
                 let submitted = polled.submit(shared);

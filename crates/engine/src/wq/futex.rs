@@ -120,10 +120,10 @@ pub struct FutexWaiter {
     turns: AtomicU32,
     /// The error that ended the thread; 0 for no error.
     failed: AtomicI32,
-    /// For each slot, the word to sleep on while the slot has none of the program's words. It holds 0, and 1 once the
-    /// slot has a program word.
+    /// The word on which each slot sleeps while it has none of the program's words. It holds 0, and 1 once the slot has
+    /// a program word.
     own: Box<[Own]>,
-    /// For each slot, its `FUTEX2_*` flags. A sleeper can be moved only to a word with the same flags.
+    /// The `FUTEX2_*` flags of each slot. A sleeper can be moved only to a word with the same flags.
     kinds: Box<[u32]>,
     mask: u32,
     slots: Lock<Slots>,

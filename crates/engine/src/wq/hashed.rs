@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The file that a job changes: its device and its number there.
 pub type Inode = (u64, u64);
 
-/// For each inode, the jobs that wait for an earlier job. An inode is present while one of its jobs runs, or is ready
+/// The jobs that wait for an earlier job on the same inode. An inode is present while one of its jobs runs, or is ready
 /// to run.
 pub struct Hashed {
     behind: BTreeMap<Inode, VecDeque<Arc<Job>>>,

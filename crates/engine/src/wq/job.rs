@@ -295,7 +295,7 @@ impl Drop for Left<'_> {
     }
 }
 
-/// For tests: a ring that receives nothing.
+/// A ring that receives nothing, for tests.
 #[cfg(test)]
 pub(crate) struct Nowhere;
 
@@ -310,7 +310,7 @@ impl Origin for Nowhere {
 
 #[cfg(test)]
 impl Job {
-    /// For tests: a job that does nothing, perhaps to a file.
+    /// Makes a job that does nothing, perhaps to a file, for tests.
     pub(crate) fn idle(inode: Option<Inode>) -> Arc<Job> {
         Job::new((&Nowhere, 0, 0), (Opcode::Nop, Op::default()), (-1, None), Approach::Plain, inode)
     }

@@ -116,7 +116,7 @@ pub struct Cq {
     pub cqes: *mut Cqe,
     /// Size of the mapping at `ring_ptr` in bytes.
     pub ring_sz: usize,
-    /// The ring's memory; the SQ's with `IORING_FEAT_SINGLE_MMAP`.
+    /// The address of the CQ's mapping. With `IORING_FEAT_SINGLE_MMAP` it is the SQ's mapping.
     pub ring_ptr: *mut c_void,
     /// Entries minus one.
     pub ring_mask: u32,

@@ -15,7 +15,8 @@ pub const TEXT: u32 = 13;
 const TITLE: u32 = 16;
 /// plotters divides text sizes by this for SVG.
 const SVG_TEXT: f64 = 1.24;
-/// In bitmaps, and when it measures, plotters takes a text size as the height from DejaVu's ascent to its descent.
+/// The height from DejaVu's ascent to its descent, as a part of the text's size. plotters takes sizes as this height in
+/// bitmaps, and when it measures.
 const BITMAP_TEXT: f64 = (1901.0 + 483.0) / 2048.0;
 
 /// A colour with a meaning.

@@ -39,12 +39,12 @@ pub struct Action {
 
 /// Number of places for one action. Each handler that interrupts an exchange may begin another.
 const PLACES: usize = 8;
-/// In [`Kept::current`]: the index of the current place.
+/// The bits of [`Kept::current`] that hold the index of the current place.
 const PLACE: u64 = 7;
-/// In [`Kept::current`]: the bit of place 0 if it is taken. The bits of the other places follow. A place is taken if it
-/// is current or being filled.
+/// The bit of [`Kept::current`] that is set if place 0 is taken. The bits of the other places follow. A place is taken
+/// if it is current or being filled.
 const IN_USE: u64 = 8;
-/// In [`Kept::current`]: the unit of the count of changes, which takes the remaining bits.
+/// The unit of the count of changes in [`Kept::current`]. The count takes the remaining bits.
 const CHANGE: u64 = IN_USE << PLACES;
 
 /// One of the program's signal actions. It has no lock, since a handler may interrupt the code that changes the action,

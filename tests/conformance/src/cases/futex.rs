@@ -309,7 +309,7 @@ fn with_unused_fields_is_einval(cx: &Context) {
     }
 }
 
-/// With FUTEX2_NUMA the word after the futex names its node.
+/// The word after a futex with FUTEX2_NUMA names its node.
 #[case]
 fn on_two_nodes(cx: &Context) {
     #[repr(align(8))]

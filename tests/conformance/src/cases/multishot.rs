@@ -244,8 +244,8 @@ fn read_submitted_without_buffers_is_enobufs(cx: &Context) {
     assert_eq!(ring.run(read(fd(&file("f", b"1")))), -libc::EBADFD, "before it looks for a buffer");
 }
 
-/// On the kernel nothing starts the LINK_TIMEOUT when a worker arms a multishot request. A multishot poll arms itself,
-/// and its LINK_TIMEOUT starts.
+/// The kernel does not start the LINK_TIMEOUT when a worker arms a multishot request. A multishot poll arms itself, and
+/// its LINK_TIMEOUT starts.
 #[case]
 fn async_link_timeout_is_not_started(cx: &Context) {
     let (listener, ((reader, _writer), (socket, _peer))) = (listener().0, (pipe(), pair()));
@@ -349,7 +349,7 @@ fn read_of_data_that_was_seen(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (2, true, Some(1)));
 }
 
-/// When the second read is submitted, the pipe is already known to be empty.
+/// The pipe is already known to be empty when the second read is submitted.
 #[case(since = "6.7")]
 fn read_beside_one_that_found_nothing(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));

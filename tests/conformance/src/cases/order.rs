@@ -125,7 +125,7 @@ fn short_fixed_read_breaks_the_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 3), (2, -ECANCELED)]);
 }
 
-/// With MSG_WAITALL a short send breaks the chain.
+/// A short send breaks the chain if it has MSG_WAITALL.
 #[case(since = "5.6")]
 fn short_sendmsg_keeps_the_chain(cx: &Context) {
     let bytes = vec![1; 8 << 20];

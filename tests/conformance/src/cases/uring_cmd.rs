@@ -305,7 +305,7 @@ fn discards(cx: &Context) {
     assert_eq!(ring.run(command(fd(&device), SOCKET_URING_OP_SIOCINQ)), -EINVAL);
 }
 
-/// With CQEs of 32 bytes the command reports when sent data left, until it is cancelled.
+/// The command reports when sent data left, until it is cancelled. The ring has CQEs of 32 bytes.
 #[case(own_flags, since = "6.17")]
 fn timestamps_of_large_cqes(cx: &Context) {
     let (client, _server) = tcp_pair();

@@ -117,7 +117,7 @@ impl Generator {
         Some(request)
     }
 
-    /// Makes the request take a buffer of a group, if there is one.
+    /// Makes the request choose its buffer from a group. Returns false if no group can be used.
     pub(super) fn choose_buffer(&mut self, request: &mut Request) -> bool {
         let which = self.random.usize(0..2);
         let group = [RING_GROUP, LIST_GROUP][which];

@@ -51,7 +51,7 @@ impl Generator {
         (self.choose(&kinds) | self.bits(&kinds, 1, 6)) as u8
     }
 
-    /// In some programs a thread with odd attributes runs the first 40 steps.
+    /// Makes a thread with odd attributes run the first 40 steps, in some programs.
     pub fn odd_beginning(&mut self, steps: &mut Vec<Step>) {
         if self.chance(1, 6) {
             let place = Place::Thread { manner: self.manner() };
@@ -59,7 +59,7 @@ impl Generator {
         }
     }
 
-    /// In some programs standard descriptors are closed before the first ring is made, and a thread writes there.
+    /// Closes standard descriptors before the first ring is made, and lets a thread write there, in some programs.
     pub fn standard(&mut self, steps: &mut Vec<Step>) {
         if self.chance(1, 6) {
             let step = Step::Standard { numbers: self.choose(&[7, 7, 1, 4, 6, 3]) };

@@ -126,7 +126,7 @@ pub(super) struct Message {
 pub(super) enum Iovecs {
     /// Ranges of program memory.
     Plain,
-    /// At most one iovec. Only its length counts, since the request chooses its buffer.
+    /// One iovec or none. Only its length counts, since the request chooses its buffer.
     Selecting,
     /// Parts of a registered buffer, which the engine checks when it issues the request.
     Registered,

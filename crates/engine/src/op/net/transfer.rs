@@ -36,7 +36,7 @@ const MSG_CUT: u32 = (libc::MSG_TRUNC | libc::MSG_CTRUNC) as u32;
 #[derive(Debug)]
 pub struct Transfer {
     pub(super) direction: Direction,
-    /// The step before the first attempt, until the request has waited once.
+    /// How the next attempt is made, until the request has waited once.
     pub(super) first: First,
     /// `IORING_RECV_MULTISHOT`.
     multishot: bool,

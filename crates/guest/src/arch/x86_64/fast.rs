@@ -16,7 +16,7 @@ const ENTRIES: usize = 1 << 16;
 /// Number of FS bases that may be shared at the same time.
 const SHARED: usize = 64;
 
-/// By hash: the distance of a block from [`nobody`]; 0 for none.
+/// The distance of a block from [`nobody`], by the hash of an FS base; 0 for no block.
 static TABLE: [AtomicUsize; ENTRIES] = [const { AtomicUsize::new(0) }; ENTRIES];
 
 /// Shared FS bases, each shifted by [`COUNT_BITS`]. The lower bits count the threads that began with it and may still

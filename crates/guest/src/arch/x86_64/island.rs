@@ -217,11 +217,11 @@ pub fn remove(address: usize) {
 
 /// The place at which a signal interrupted a thread on an island, as its handler must see it.
 pub enum Met {
-    /// At one of the guest's moved instructions. This is its original address.
+    /// A moved instruction of the guest. The value is its original address.
     Moved(usize),
-    /// Before the call. All registers are as at the `syscall`; if `number` is given, rax must be set to it first.
+    /// A place before the call. All registers are as at the `syscall`; if `number` is given, rax must be set to it first.
     Before { data: &'static Data, number: Option<u64> },
-    /// After the call. The guest continues at this address.
+    /// A place after the call. The guest continues at this address.
     Behind(usize),
 }
 

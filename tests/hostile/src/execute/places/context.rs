@@ -16,7 +16,7 @@ struct Work<'a> {
     steps: &'a [Step],
 }
 
-/// Only the thread that is elsewhere, and its handlers, use these: Relaxed.
+/// The work of the thread that is elsewhere. Only this thread and its handlers use these atomics: Relaxed.
 static WORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static BACK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
