@@ -85,7 +85,7 @@ same_files_as_here() {
   diff <(cd "$folder/here" && find . | sort) <(cd "$folder/there" && find . | sort)
   # The man pages, the completions and the documents are the same bytes.
   diff -r "$folder/here/usr/share" "$folder/there/usr/share"
-  # LIBDIR is where that processor's command looks.
+  # The aarch64 command accepts the LIBDIR in which it looks for the library, and refuses this machine's.
   DESTDIR=$folder/multiarch PREFIX=/usr LIBDIR=/usr/lib/aarch64-linux-gnu scripts/install.sh install "$release"
   if DESTDIR=$folder/multiarch PREFIX=/usr LIBDIR="/usr/lib/$here-linux-gnu" scripts/install.sh install "$release"; then return 1; fi
 }

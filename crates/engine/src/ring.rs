@@ -289,7 +289,8 @@ impl Ring {
         drop(self.try_lock());
     }
 
-    /// True if results, messages, tags, an announcement or owed SQEs wait for the holder of the ring.
+    /// True if work is left for the holder of the ring: results of workers, messages, tags, SQEs that a signal handler
+    /// submitted, or a wake-up for deferred work.
     #[inline]
     fn has_left_overs(&self) -> bool {
         self.left.any(!Left::HOLDER_WORK) && self.has_left_overs_for_holder()

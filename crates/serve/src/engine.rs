@@ -96,7 +96,7 @@ pub fn prepare<H: Host>() {
 /// Called in a signal handler with the context of the interrupted instruction.
 pub unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let instruction = arch::instruction(context);
-    // SAFETY: every siginfo has the bytes of a value; `interrupted` checks by the code whether they mean one.
+    // SAFETY: every siginfo has these bytes, initialised. `is_nudge` decides by `si_code` whether they are a value.
     let value = unsafe { info.si_value() }.sival_ptr as usize;
     if os::is_nudge(info.si_code, value) {
         thread::follow::catch_up();

@@ -571,7 +571,7 @@ mod tests {
         assert_eq!((statx.worker, statx.inline, statx.worker_by_drain), (1, 1, 0), "its chain had failed");
     }
 
-    /// anyring's engine gives the same reason for both.
+    /// anyring's engine reports the same reason for a request after a drain as for one with IOSQE_ASYNC.
     #[test]
     fn a_drain_is_told_from_the_flag() {
         let mut summary = Summary::new(true);

@@ -575,7 +575,7 @@ impl Generator {
             9..=11 => {
                 let (min, max) =
                     (self.choose(&[0, 0, 1, 2, 100, -1, i64::MAX]), self.choose(&[0, 1, 4, 16, 64, -1, i64::MAX]));
-                // Many events at a good address: only where the area's end stops them.
+                // Room for many events is given only where the end of the area stops the writes.
                 Step::AioGetevents { slot, min, max, events: self.address(), timeout: self.time(), context }
             }
             12 | 13 => {

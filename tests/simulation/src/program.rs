@@ -50,7 +50,7 @@ pub struct World {
     /// True if RLIMIT_NOFILE may forbid new descriptors for a while.
     limits: bool,
     limited: bool,
-    /// True if some requests drain; otherwise some have no end.
+    /// True if some requests have IOSQE_IO_DRAIN. If false, some requests never end, for which a drain would wait.
     pub(crate) drains: bool,
     finished: usize,
 }

@@ -62,8 +62,8 @@ impl State {
         }
     }
 
-    /// True if a transfer with IOSQE_ASYNC that was just submitted is made like one without that flag. In a trace each
-    /// such request has a slot.
+    /// True if the engine makes a transfer with IOSQE_ASYNC, just submitted, like one without that flag. Always false
+    /// while a tracer records, since a traced request with this flag gets a slot.
     #[cold]
     pub(crate) fn ignores_async(&mut self, op: &Op, target: &Target) -> bool {
         let number = self.number_of(target).ok().filter(|_| op.rw().is_some() && self.recorder.is_none());

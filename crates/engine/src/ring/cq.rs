@@ -492,7 +492,7 @@ impl RingGuard {
         self.wake_watchers_for_work();
     }
 
-    /// Withdraws the announcement, once the work is done.
+    /// Withdraws the announcement of deferred work (IORING_SQ_TASKRUN), once the work is done.
     pub fn clear_announcement(&mut self) {
         self.ring().driver.set_announced(false); // the helper is called again if this call leaves something pending
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {

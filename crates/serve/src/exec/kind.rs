@@ -120,7 +120,7 @@ fn number(data: &[u8], at: usize, bytes: usize) -> usize {
 const PAGE: usize = 4096;
 /// One past the highest address of programs.
 const TASK_SIZE: usize = 0x7fff_ffff_f000;
-/// The addresses that a guest may have that is linked for fixed addresses. The filter traps calls from these.
+/// The addresses at which a guest may lie that is linked for fixed addresses. The filter traps calls from here.
 const LOW: core::ops::Range<usize> = 0x1_0000..1 << 32;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
