@@ -14,11 +14,11 @@ fn a_test_without_a_ring_fails_where_anyring_serves() {
     let fell_back = catch_unwind(|| drop(Guard::new()));
     assert_eq!(fell_back.is_err(), server == Server::Anyring);
     // The guard does not hide a failing test's own panic with a second one.
-    let said = catch_unwind(|| {
+    let printed = catch_unwind(|| {
         let _guard = Guard::new();
         panic!("its own");
     });
-    assert_eq!(said.expect_err("it panicked").downcast_ref::<&str>(), Some(&"its own"));
+    assert_eq!(printed.expect_err("it panicked").downcast_ref::<&str>(), Some(&"its own"));
     assert_eq!(anyring::install(), Ok(server));
 }
 
@@ -29,8 +29,8 @@ fn panics_of_the_program_reach_its_hook() {
         .args(["--exact", "panics_aloud", "--ignored", "--nocapture"])
         .output()
         .expect("start");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("guard.rs") && said.contains("heard"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("guard.rs") && printed.contains("heard"), "{printed}");
 }
 
 #[test]

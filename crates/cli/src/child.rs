@@ -360,8 +360,8 @@ impl Child {
             // SAFETY: `status` is writable; __WALL since the child has no exit signal.
             unsafe { libc::waitpid(self.pid, &mut status, libc::__WALL | options) }
         };
-        let told = self.end.as_ref().map(|end| poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&patience)));
-        let in_time = match told {
+        let polled = self.end.as_ref().map(|end| poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&patience)));
+        let in_time = match polled {
             Some(Ok(ready)) => ready != 0,
             // Without a pidfd, or where poll(2) fails.
             _ => loop {

@@ -79,15 +79,15 @@ pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
         return Ok(());
     }
     let words = [file.as_os_str().as_bytes()].map(|word| CString::new(word).unwrap_or_default());
-    let said = child::hear(|| {
+    let printed = child::hear(|| {
         std::env::set_var("LD_PRELOAD", preload_list(library));
         std::env::set_var("LD_TRACE_LOADED_OBJECTS", "1");
         // SAFETY: a string, and a list of it that ends with null.
         unsafe { libc::execv(words[0].as_ptr(), [words[0].as_ptr(), std::ptr::null()].as_ptr()) };
         crate::errno::describe(crate::errno::last())
     });
-    let told = match said {
-        Outcome::Replied(said) => said.text,
+    let text = match printed {
+        Outcome::Replied(printed) => printed.text,
         // No child: not tried.
         Outcome::Failed(why) if why.starts_with(child::NO_CHILD) => return Ok(()),
         other => return Err(other.describe(|_| String::new())),
@@ -96,7 +96,7 @@ pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
         let named = line.contains("cannot be preloaded") && line.contains(&*library.to_string_lossy());
         named || line.contains("not found") || line.contains("error while loading")
     };
-    told.lines().find(is_fault).map_or(Ok(()), |line| Err(line.trim().to_owned()))
+    text.lines().find(is_fault).map_or(Ok(()), |line| Err(line.trim().to_owned()))
 }
 
 /// The file of this process. Without /proc it is the path given to execve(2), from the auxiliary vector.

@@ -19,10 +19,10 @@ fn check_fails_by_each_expectation_that_does_not_hold() {
         "nop::completes_with_zero",
     );
     assert_eq!(holds.status.code(), Some(0), "{holds:?}");
-    let said = String::from_utf8_lossy(&holds.stderr);
+    let printed = String::from_utf8_lossy(&holds.stderr);
     let line = "anyring check: --no-punts, --max-worker-share 0%, --no-overflow, --max-p99 1000s: held by ";
-    assert!(said.starts_with(line) && said.lines().count() == 1, "one line on success: {said}");
-    assert!(said.ends_with("served by anyring: asked for\n"), "{said}");
+    assert!(printed.starts_with(line) && printed.lines().count() == 1, "one line on success: {printed}");
+    assert!(printed.ends_with("served by anyring: asked for\n"), "{printed}");
     let cases = [
         (["--no-punts", ""], "rw_file::async_writev_of_a_file", "--no-punts: ring 1: "),
         (["--max-worker-share", "1.5"], "rw_file::async_writev_of_a_file", "--max-worker-share 1.5%: "),
@@ -34,7 +34,7 @@ fn check_fails_by_each_expectation_that_does_not_hold() {
         let broken = check(&expectation, case);
         let text = String::from_utf8_lossy(&broken.stderr);
         assert_eq!(broken.status.code(), Some(1), "{expectation:?}: {text}");
-        assert!(text.lines().any(|said| said.starts_with(&format!("anyring check: {line}"))), "{text}");
+        assert!(text.lines().any(|printed| printed.starts_with(&format!("anyring check: {line}"))), "{text}");
     }
 }
 
@@ -68,9 +68,9 @@ fn check_leaves_excepted_opcodes_out() {
     let without = output(others.args(["--quiet", "--filter", case, "--filter", "nop::completes_with_zero"]));
     assert_eq!(without.status.code(), Some(0), "{without:?}");
     let nothing = check(&["--no-punts", "--except", "NOP"], "nop::completes_with_zero");
-    let said = String::from_utf8_lossy(&nothing.stderr);
-    assert_eq!(nothing.status.code(), Some(125), "{said}");
-    assert!(said.contains("no request completed that the expectations are about"), "{said}");
+    let printed = String::from_utf8_lossy(&nothing.stderr);
+    assert_eq!(nothing.status.code(), Some(125), "{printed}");
+    assert!(printed.contains("no request completed that the expectations are about"), "{printed}");
     let wrong = one_line_failure(&check(&["--no-punts", "--except", "WRITEX"], case), 2);
     assert!(wrong.contains("--except WRITEX"), "{wrong}");
 }
@@ -120,8 +120,8 @@ fn check_of_punts_does_not_fall_back_to_our_engine() {
     let words = ["deny", "--", common::ANYRING, "check", "--no-overflow", "--"];
     let falls_back =
         output(anyring(&words).arg(conformance()).args(["--quiet", "--filter", "nop::completes_with_zero"]));
-    let said = String::from_utf8_lossy(&falls_back.stderr);
-    assert_eq!(falls_back.status.code(), Some(0), "{said}");
+    let printed = String::from_utf8_lossy(&falls_back.stderr);
+    assert_eq!(falls_back.status.code(), Some(0), "{printed}");
     let why = "served by anyring: the kernel's io_uring does not work here: io_uring_setup answered EPERM";
-    assert!(said.contains(why), "it says so: {said}");
+    assert!(printed.contains(why), "it says so: {printed}");
 }

@@ -151,12 +151,12 @@ fn a_child_that_cannot_be_served_is_named_and_counted() {
     let [log, stats] = ["log", "stats"].map(|name| programs.directory.path().join(name).display().to_string());
     let child = programs.child("child", &Elf::new(calling(SETUP)));
     programs.start(&["--no-guest", "--log", &log, "--stats", &stats], "execve", &child);
-    let said = std::fs::read_to_string(&log).expect("a log");
-    assert!(said.contains(&format!("a child is not served: `{}`", child.display())), "{said}");
+    let logged = std::fs::read_to_string(&log).expect("a log");
+    assert!(logged.contains(&format!("a child is not served: `{}`", child.display())), "{logged}");
     let foreign = programs.child("foreign", &Elf { class_64: false, machine: 3, ..Elf::new(calling(SETUP)) });
     programs.start(&["--log", &log, "--stats", &stats], "vfork-execve", &foreign);
-    let said = std::fs::read_to_string(&log).expect("a log");
-    assert!(said.contains("it is a 32-bit program"), "{said}");
+    let logged = std::fs::read_to_string(&log).expect("a log");
+    assert!(logged.contains("it is a 32-bit program"), "{logged}");
     let counters = stdout(&output(&mut anyring(&["stats", "--json", &stats])));
     let counters: serde_json::Value = serde_json::from_str(&counters).expect("JSON");
     assert_eq!(counters["unserved_children"], 2, "{counters}");
@@ -164,9 +164,9 @@ fn a_child_that_cannot_be_served_is_named_and_counted() {
     for (index, (child, why)) in
         [(&child, "no library can"), (&foreign, "it is a 32-bit program")].iter().enumerate()
     {
-        let said = format!("`{}`: {why}", child.display());
-        assert!(counters["unserved"][index].as_str().is_some_and(|child| child.starts_with(&said)), "{counters}");
-        assert!(table.contains(&format!("\n  not served: {said}")), "{table}");
+        let logged = format!("`{}`: {why}", child.display());
+        assert!(counters["unserved"][index].as_str().is_some_and(|child| child.starts_with(&logged)), "{counters}");
+        assert!(table.contains(&format!("\n  not served: {logged}")), "{table}");
     }
     let trace = |form: &[&str], log: &str| {
         let words = [&["trace", "--backend", "user"], form, &["--"]].concat();
@@ -177,8 +177,8 @@ fn a_child_that_cannot_be_served_is_named_and_counted() {
     let reason = format!("`{}`: it is a 32-bit program", foreign.display());
     for log in ["", &log] {
         let report = trace(&[], log);
-        let told = report.lines().filter(|line| line.starts_with(&format!("not served: {reason}"))).count();
-        assert_eq!(told, 1, "{report}");
+        let reports = report.lines().filter(|line| line.starts_with(&format!("not served: {reason}"))).count();
+        assert_eq!(reports, 1, "{report}");
     }
     let report: serde_json::Value = serde_json::from_str(&trace(&["--json"], "")).expect("JSON");
     assert!(report["unserved"][0].as_str().is_some_and(|child| child.starts_with(&reason)), "{report}");

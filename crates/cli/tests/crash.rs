@@ -80,8 +80,8 @@ fn a_failure_comes_again_and_its_folder_is_left() {
     let kept = folder.path().join("kept");
     std::fs::write(kept.join("other"), "stays").expect("a file");
     let bad = crash(folder.path(), &program, "bad-log", &["--runs", "100", "--fail-fast"]);
-    let said = text(&bad);
-    let seed = said.split("--seed ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a seed").to_owned();
+    let printed = text(&bad);
+    let seed = printed.split("--seed ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a seed").to_owned();
     let left = std::fs::read(kept.join("data")).unwrap_or_default();
     let again = crash(folder.path(), &program, "bad-log", &["--seed", &seed]);
     assert_eq!(again.status.code(), Some(1), "{}", text(&again));
@@ -104,6 +104,6 @@ fn arguments_that_cannot_be_used_are_named() {
     assert!(refused(&["chaos", "--crash", "/tmp", "--", "true"]).contains("--recover"));
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
-    let said = refused(&["chaos", "--crash", path, "--recover", "true", "--", "true"]);
-    assert!(said.contains("changed nothing in the folders"), "{said}");
+    let printed = refused(&["chaos", "--crash", path, "--recover", "true", "--", "true"]);
+    assert!(printed.contains("changed nothing in the folders"), "{printed}");
 }

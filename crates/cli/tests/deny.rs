@@ -259,15 +259,15 @@ fn minimal_has_no_proc_or_says_why_not() {
     let script = "ls /proc | wc -l; id -u; id -g";
     let proc_is_hidden_or_said = |mut command: Command, ids: (u32, u32)| {
         let output = output(&mut command);
-        let (seen, said) = (stdout(&output), String::from_utf8_lossy(&output.stderr).into_owned());
+        let (seen, printed) = (stdout(&output), String::from_utf8_lossy(&output.stderr).into_owned());
         let mut lines = seen.lines();
         let entries: u32 = lines.next().expect("a count").parse().expect("a number");
         assert_eq!(lines.collect::<Vec<_>>(), [ids.0.to_string(), ids.1.to_string()], "the ids are kept");
         if entries > 0 {
-            assert!(said.starts_with("anyring: /proc stays visible: ") && said.lines().count() == 1, "{said:?}");
-            skipped(&format!("that /proc is hidden: {}", said.trim_end()));
+            assert!(printed.starts_with("anyring: /proc stays visible: ") && printed.lines().count() == 1, "{printed:?}");
+            skipped(&format!("that /proc is hidden: {}", printed.trim_end()));
         } else {
-            assert_eq!(said, "");
+            assert_eq!(printed, "");
         }
     };
     // SAFETY: they only report.

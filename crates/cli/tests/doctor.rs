@@ -57,14 +57,14 @@ fn a_filter_that_kills_is_survived_and_named() {
 #[test]
 fn a_ring_that_does_no_read_does_not_work() {
     library();
-    let said = |seed: u32| {
+    let run_seed = |seed: u32| {
         let words = ["run", "--guest", "--backend", "user", "--", ANYRING, "entry-point", "guest"];
         let mut command = anyring(&words);
         let seen = output(command.env("ANYRING_CHAOS", seed.to_string()).env("ANYRING_CHAOS_RULES", "eio"));
         (seen.status.code(), String::from_utf8_lossy(&seen.stderr).into_owned())
     };
     let refused = (Some(1), "anyring: IORING_OP_READ answered EIO\n".to_owned());
-    let (seen, works) = ((0..64).map(said).collect::<Vec<_>>(), (Some(0), String::new()));
+    let (seen, works) = ((0..64).map(run_seed).collect::<Vec<_>>(), (Some(0), String::new()));
     assert!(seen.contains(&refused), "{seen:?}");
     assert!(seen.iter().all(|one| *one == refused || *one == works), "{seen:?}");
 }
@@ -165,10 +165,10 @@ fn a_process_that_runs_is_explained() {
     let explained = |words: &[&str], is_served: bool| {
         let mut child = anyring(words).stdin(std::process::Stdio::piped()).spawn().expect("start");
         let asked = || {
-            let said = output(&mut anyring(&["doctor", "--json", "--pid", &child.id().to_string()]));
-            serde_json::from_slice::<serde_json::Value>(&said.stdout)
+            let printed = output(&mut anyring(&["doctor", "--json", "--pid", &child.id().to_string()]));
+            serde_json::from_slice::<serde_json::Value>(&printed.stdout)
                 .ok()
-                .map(|report| (said.status.code(), report))
+                .map(|report| (printed.status.code(), report))
         };
         // It may not have become the program yet, and the loader not have mapped the library.
         let start = std::time::Instant::now();
@@ -210,9 +210,9 @@ impl Staying {
     fn start(mut command: Command, count: &str) -> Staying {
         command.args([count, "0", "stay"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("start");
-        let (mut said, mut lines) = (String::new(), BufReader::new(child.stdout.take().expect("a pipe")));
-        while said.lines().count() < 2 {
-            assert_ne!(lines.read_line(&mut said).expect("read"), 0, "{said}");
+        let (mut printed, mut lines) = (String::new(), BufReader::new(child.stdout.take().expect("a pipe")));
+        while printed.lines().count() < 2 {
+            assert_ne!(lines.read_line(&mut printed).expect("read"), 0, "{printed}");
         }
         Staying(child)
     }

@@ -62,10 +62,10 @@ fn runs_are_made_at_once_and_reported_in_order() {
     );
     let [sh, flag, text] = script(program, &text);
     let run = chaos(&["--runs", "4", "--jobs", "2", "--timeout", "60s"], &[&sh, &flag, &text]);
-    let said = stderr(&run);
-    let place = |what: &str| said.find(what).unwrap_or_else(|| panic!("{what}: {said}"));
-    assert!(place("seed 1 fails: exit status 4") < place("seed 3 fails: exit status 5"), "{said}");
-    assert!(said.contains("2 of 4 seeds fail (1 to 4)"), "{said}");
+    let printed = stderr(&run);
+    let place = |what: &str| printed.find(what).unwrap_or_else(|| panic!("{what}: {printed}"));
+    assert!(place("seed 1 fails: exit status 4") < place("seed 3 fails: exit status 5"), "{printed}");
+    assert!(printed.contains("2 of 4 seeds fail (1 to 4)"), "{printed}");
 }
 
 #[test]

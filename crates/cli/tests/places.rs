@@ -48,9 +48,9 @@ fn a_place_has_its_function_and_line_as_far_as_the_file_has_them() {
     let frame = |flag: &str| {
         let built = output(Command::new("c++").args(["-O1", flag, &source, "-o", &twice, "-luring"]));
         assert!(built.status.success(), "{}", stderr(&built));
-        let said = stderr(&output(&mut anyring(&["check", "--lint", "--", &twice])));
-        let frame = said.lines().find_map(|line| line.split_once("--lint:     at "));
-        frame.unwrap_or_else(|| panic!("no frame: {said}")).1.to_owned()
+        let printed = stderr(&output(&mut anyring(&["check", "--lint", "--", &twice])));
+        let frame = printed.lines().find_map(|line| line.split_once("--lint:     at "));
+        frame.unwrap_or_else(|| panic!("no frame: {printed}")).1.to_owned()
     };
     let function = "app::read_twice(io_uring*, int, char*)";
     assert_eq!(frame("-g"), format!("{function} ({source}:11)"));
@@ -134,8 +134,8 @@ fn generated_code_has_the_names_of_its_perf_map() {
         let run = output(&mut anyring(&[&["check", "--lint", "--", &program], words].concat()));
         let map = format!("/tmp/perf-{}.map", stdout(&run).trim());
         assert_eq!(std::fs::remove_file(&map).is_ok(), !words.is_empty(), "{map}: {}", stderr(&run));
-        let said = stderr(&run);
-        said.lines().filter_map(|line| line.split_once("--lint:     at ")).map(|line| line.1.to_owned()).collect()
+        let printed = stderr(&run);
+        printed.lines().filter_map(|line| line.split_once("--lint:     at ")).map(|line| line.1.to_owned()).collect()
     };
     let is_main = |frame: &str| frame.starts_with(&format!("main ({source}:"));
     for (name, shown) in [

@@ -101,9 +101,9 @@ fn a_program_that_may_only_be_executed_is_said_to_be_unknown() {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o111)).expect("chmod");
     }
     let output = output(&mut command);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "it is started all the same: {said}");
-    assert!(said.contains("executed but not read") && said.lines().count() == 1, "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "it is started all the same: {printed}");
+    assert!(printed.contains("executed but not read") && printed.lines().count() == 1, "{printed}");
 }
 
 #[test]
@@ -139,9 +139,9 @@ fn programs_out_of_reach_are_refused() {
         ),
     ];
     for (elf, expected) in cases {
-        let said = refusal(&elf.write(&file));
-        assert!(said.contains(expected), "{expected}: {said}");
-        assert!(said.contains(&*file.to_string_lossy()), "names the file: {said}");
+        let printed = refusal(&elf.write(&file));
+        assert!(printed.contains(expected), "{expected}: {printed}");
+        assert!(printed.contains(&*file.to_string_lossy()), "names the file: {printed}");
     }
 }
 
@@ -160,8 +160,8 @@ fn damaged_files_are_refused() {
         ),
     ] {
         let file = install(bytes, &directory.path().join(name));
-        let said = one_line_failure(&output(&mut run("user", &[&file.to_string_lossy()])), status);
-        assert!(said.contains(expected) && said.contains(name), "{expected}: {said}");
+        let printed = one_line_failure(&output(&mut run("user", &[&file.to_string_lossy()])), status);
+        assert!(printed.contains(expected) && printed.contains(name), "{expected}: {printed}");
     }
 }
 
@@ -181,8 +181,8 @@ fn real_musl_programs_are_refused() {
         let built = output(Command::new("musl-gcc").arg(flag).arg(&source).arg("-o").arg(&program));
         assert!(built.status.success(), "{built:?}");
         assert!(output(&mut Command::new(&program)).status.success(), "runs as it is");
-        let said = refusal(&program);
-        assert!(said.contains(expected), "{said}");
+        let printed = refusal(&program);
+        assert!(printed.contains(expected), "{printed}");
     }
 }
 
@@ -192,8 +192,8 @@ fn a_script_is_judged_by_its_interpreter() {
     let interpreter = Elf::new(calling(0)).write(&directory.path().join("interpreter"));
     let script = directory.path().join("script");
     install(format!("#! {} -x\n", interpreter.display()).as_bytes(), &script);
-    let said = refusal(&script);
-    assert!(said.contains("script") && said.contains("interpreter"), "{said}");
+    let printed = refusal(&script);
+    assert!(printed.contains("script") && printed.contains("interpreter"), "{printed}");
     install(b"#!/bin/sh\nexit 9\n", &script);
     assert_eq!(output(&mut run("user", &[&script.to_string_lossy()])).status.code(), Some(9));
 }
@@ -214,11 +214,11 @@ fn a_set_user_id_program_is_refused() {
             return;
         }
     }
-    let said = refusal(&program);
-    assert!(said.contains("set-user-ID"), "{said}");
+    let printed = refusal(&program);
+    assert!(printed.contains("set-user-ID"), "{printed}");
     // Below no_new_privs the bit does nothing, and LD_PRELOAD works.
-    let said = output(&mut denied(&["run", "--", &program.to_string_lossy(), "--version"]));
-    assert_ne!(said.status.code(), Some(126), "{said:?}");
+    let printed = output(&mut denied(&["run", "--", &program.to_string_lossy(), "--version"]));
+    assert_ne!(printed.status.code(), Some(126), "{printed:?}");
 }
 
 #[test]
@@ -242,8 +242,8 @@ fn a_program_with_file_capabilities_is_refused() {
     let mut command = Command::new(anyring);
     command.args(["run", "--backend", "user", "--"]).arg(program).uid(65534).gid(65534);
     // Never loaded: the program is refused first.
-    let said = one_line_failure(&output(command.env("ANYRING_LIBRARY", "/bin/true")), 126);
-    assert!(said.contains("file capabilities"), "{said}");
+    let printed = one_line_failure(&output(command.env("ANYRING_LIBRARY", "/bin/true")), 126);
+    assert!(printed.contains("file capabilities"), "{printed}");
 }
 
 #[test]

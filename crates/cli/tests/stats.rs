@@ -106,12 +106,12 @@ fn a_process_that_may_not_write_its_counters_is_named() {
     let mut command = anyring(&["deny", "--", ANYRING, "run", "--stats"]);
     command.arg(&file).args(["--", "setpriv", "--reuid=54322", "--regid=54322", "--clear-groups", "cat"]);
     let mut child = command.stdin(std::process::Stdio::piped()).spawn().expect("start");
-    let said = format!("process {} (cat), of user 54322", child.id());
+    let expected = format!("process {} (cat), of user 54322", child.id());
     let start = std::time::Instant::now();
     let named = loop {
         let has_counters = file.metadata().is_ok_and(|about| about.len() != 0); // it is created before it has a size
         let named = has_counters.then(|| json_of(&file)["kept_out"].clone());
-        if named == Some(json!([said]))
+        if named == Some(json!([expected]))
             || start.elapsed().as_secs() >= 10
             || child.try_wait().expect("a status").is_some()
         {
@@ -123,7 +123,7 @@ fn a_process_that_may_not_write_its_counters_is_named() {
     if !child.wait().expect("an end").success() {
         return common::skipped("a process that gives its user up: there is no leave to, or no setpriv");
     }
-    assert_eq!(named, Some(json!([said])));
+    assert_eq!(named, Some(json!([expected])));
 }
 
 /// Includes the first ring that a child makes after it closed its parent's.
@@ -213,10 +213,10 @@ impl Served {
         let mut command = anyring(&["deny", "--", ANYRING, "run", "--backend", "user", "--"]);
         command.arg(program).args(["2", "0", "stay"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("start");
-        let mut said = String::new();
+        let mut printed = String::new();
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
-        while said.lines().count() < 2 {
-            assert_ne!(lines.read_line(&mut said).expect("read"), 0, "{said}");
+        while printed.lines().count() < 2 {
+            assert_ne!(lines.read_line(&mut printed).expect("read"), 0, "{printed}");
         }
         Some(Served(child))
     }
@@ -263,8 +263,8 @@ fn a_process_that_runs_is_asked_without_a_file() {
     let counters = output(&mut anyring(&["stats", "--json", "--pid", &pid]));
     let counters: serde_json::Value = serde_json::from_slice(&counters.stdout).expect("JSON");
     assert_eq!((&counters["rings"], &counters["completions"]["NOP"]["inline"]), (&json!(2), &json!(2)));
-    let said = stdout(&output(&mut anyring(&["doctor", "--pid", &pid])));
-    assert!(said.contains("\nrings                    2\n"), "{said}");
+    let printed = stdout(&output(&mut anyring(&["doctor", "--pid", &pid])));
+    assert!(printed.contains("\nrings                    2\n"), "{printed}");
     let labels = format!("pid=\"{pid}\",program=\"rings\"");
     let nops: Vec<_> = [("inline", 2), ("poll", 0), ("kernel_aio", 0), ("worker", 0)]
         .map(|(path, count)| (format!("{labels},opcode=\"NOP\",path=\"{path}\""), count))

@@ -500,8 +500,8 @@ fn rates_are_reported_while_the_program_runs() {
         .arg(conformance());
     let mut program = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
     let mut lines = BufReader::new(program.stderr.take().expect("standard error")).lines().map_while(Result::ok);
-    let told: Vec<_> = lines.by_ref().take_while(|line| !line.contains(" NOP ")).collect();
-    assert!(told.iter().any(|line| line.contains(" in flight: ") && line.ends_with(" CQEs/s")), "{told:?}");
+    let printed: Vec<_> = lines.by_ref().take_while(|line| !line.contains(" NOP ")).collect();
+    assert!(printed.iter().any(|line| line.contains(" in flight: ") && line.ends_with(" CQEs/s")), "{printed:?}");
     drop(program.stdin.take());
     assert!(program.wait().expect("its end").success());
     assert_eq!(output(&mut anyring(&["trace", "--live=0", "--", "true"])).status.code(), Some(2));

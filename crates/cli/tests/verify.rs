@@ -13,8 +13,8 @@ fn verify(traced: &str, changed: &str) -> (Option<i32>, String) {
     library();
     let words = ["trace", "--backend", "user", "--verify", changed, "--", "sh", "-c", traced];
     let run = output(&mut anyring(&words));
-    let said = String::from_utf8_lossy(&run.stderr);
-    (run.status.code(), said.lines().last().unwrap_or_default().to_owned())
+    let printed = String::from_utf8_lossy(&run.stderr);
+    (run.status.code(), printed.lines().last().unwrap_or_default().to_owned())
 }
 
 #[test]

@@ -102,16 +102,16 @@ fn complaint(program: &Path, library: &Path, point: &str, breaks: Breaks, deferr
         eprintln!("skipped {point}, {deferral}: no file here that the kernel's AIO reads without waiting");
         return None;
     }
-    let told = std::fs::read_to_string(log).unwrap_or_default();
-    let panics = told.lines().filter(|line| line.contains("panicked at")).count();
+    let logged = std::fs::read_to_string(log).unwrap_or_default();
+    let panics = logged.lines().filter(|line| line.contains("panicked at")).count();
     let wrong = match () {
         () if output.status.code() != Some(7) => "status 7 was expected",
         () if !output.stdout.is_empty() || !output.stderr.is_empty() => "nothing is to be printed",
-        () if !told.contains(&format!("forced at {point}\n")) => "the point was not reached",
+        () if !logged.contains(&format!("forced at {point}\n")) => "the point was not reached",
         () if panics != 1 => "one panic was expected in the log",
         () => return None,
     };
-    Some(format!("{point}, {deferral}: {wrong}; {}log: {told}", text(&output)))
+    Some(format!("{point}, {deferral}: {wrong}; {}log: {logged}", text(&output)))
 }
 
 #[test]

@@ -230,8 +230,8 @@ fn a_plugin_is_loaded_while_a_thread_blocks_everything() {
         same_both_ways(&program, &[how], None);
         let output = output(trapped(&program).arg(how).env("ANYRING_LOG", &log));
         assert!(output.status.success(), "{how}: {}", text(&output));
-        let told = std::fs::read_to_string(&log).unwrap_or_default();
-        assert_eq!(told.contains("instructions are left alone"), is_left_alone, "{how}: {told}");
+        let logged = std::fs::read_to_string(&log).unwrap_or_default();
+        assert_eq!(logged.contains("instructions are left alone"), is_left_alone, "{how}: {logged}");
         let _ = std::fs::remove_file(&log);
     }
 }

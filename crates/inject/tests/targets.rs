@@ -31,13 +31,13 @@ fn build_script_says(architecture: &str, libc: &str) -> String {
 #[test]
 fn the_library_refuses_other_targets_in_one_line() {
     for (architecture, libc) in [("riscv64", "gnu"), ("x86_64", "musl")] {
-        let said = build_script_says(architecture, libc);
-        let errors: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("cargo::error=")).collect();
+        let printed = build_script_says(architecture, libc);
+        let errors: Vec<_> = printed.lines().filter_map(|line| line.strip_prefix("cargo::error=")).collect();
         let [error] = errors[..] else { panic!("one line, not {errors:?}") };
         assert!(error.contains(&format!("not for {architecture}-unknown-linux-{libc}")), "{error}");
     }
-    let said = build_script_says("x86_64", "gnu");
-    assert!(!said.contains("cargo::error"), "{said}");
+    let printed = build_script_says("x86_64", "gnu");
+    assert!(!printed.contains("cargo::error"), "{printed}");
 }
 
 #[test]

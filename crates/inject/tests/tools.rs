@@ -213,11 +213,11 @@ fn gdb_stops_and_goes_on() {
         let mut commands = vec!["break round_begins if round == 3", "run", "finish"];
         commands.extend(steps);
         commands.extend(["info symbol $pc", "delete", "catch syscall write", "continue", "delete", "detach"]);
-        let said = gdb(&program, [use_of_ring, "ends"], &commands);
-        assert!(said.contains(&format!("{function} + ")), "{use_of_ring}: {said}");
-        assert!(said.contains("call to syscall write"), "{use_of_ring}: {said}");
+        let printed = gdb(&program, [use_of_ring, "ends"], &commands);
+        assert!(printed.contains(&format!("{function} + ")), "{use_of_ring}: {printed}");
+        assert!(printed.contains("call to syscall write"), "{use_of_ring}: {printed}");
         // The program ended without gdb, which sometimes loses a process with threads at its end.
-        assert!(said.contains("done\n"), "{use_of_ring}: {said}");
+        assert!(printed.contains("done\n"), "{use_of_ring}: {printed}");
     }
 }
 
@@ -233,19 +233,19 @@ fn gdb_comes_and_goes() {
         let mut program =
             Running::start(on_the_engine(&program).args([use_of_ring, "reads"]).stdin(Stdio::piped()));
         let process = program.id().to_string();
-        let mut said = String::new();
+        let mut printed = String::new();
         // Try again until the program is in the wait.
         let begin = Instant::now();
-        while !said.contains("read_a_byte") && !program.has_ended() {
-            assert!(begin.elapsed() < patience(USUAL), "{use_of_ring}: no wait is seen: {said}");
+        while !printed.contains("read_a_byte") && !program.has_ended() {
+            assert!(begin.elapsed() < patience(USUAL), "{use_of_ring}: no wait is seen: {printed}");
             let mut gdb = Command::new("gdb");
             gdb.args(["-nx", "-batch", "-p", &process, "-ex", "backtrace", "-ex", "detach"]);
-            said = text(&output(&mut gdb));
-            if said.contains("ptrace: Operation not permitted") {
+            printed = text(&output(&mut gdb));
+            if printed.contains("ptrace: Operation not permitted") {
                 return skip(NAME, "gdb may not attach to a program here");
             }
         }
-        assert!(said.contains("main ("), "{use_of_ring}: the program's frames behind ours: {said}");
+        assert!(printed.contains("main ("), "{use_of_ring}: the program's frames behind ours: {printed}");
         program.stdin().expect("a pipe").write_all(b"x").expect("write to it");
         let output = program.output(USUAL).expect("a program that ends");
         assert!(output.status.success() && output.stdout == b"done\n", "{use_of_ring}: {}", text(&output));

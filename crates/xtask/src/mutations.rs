@@ -74,8 +74,8 @@ pub fn prove(options: &Options) -> Result<()> {
     let without = at_a_time(options.jobs, &checks, |check| programs.run_without(*check));
     let outcomes = at_a_time(options.jobs, &rows, |row| {
         let place = checks.binary_search(&row.check).expect("each row's check has been run");
-        let (outcome, said) = programs.judge(row, &without[place]);
-        report(row, &outcome, if options.verbose { &said } else { "" });
+        let (outcome, printed) = programs.judge(row, &without[place]);
+        report(row, &outcome, if options.verbose { &printed } else { "" });
         outcome
     });
     if let Err(error) = fs::remove_dir_all(&programs.scratch) {
@@ -119,15 +119,15 @@ fn at_a_time<T: Sync, R: Send>(jobs: usize, items: &[T], work: impl Fn(&T) -> R 
 }
 
 /// Prints a row's outcome in one write, since other threads print at the same time.
-fn report(row: &Row, outcome: &Outcome, said: &str) {
+fn report(row: &Row, outcome: &Outcome, printed: &str) {
     let check = named(row.check);
     let line = match outcome {
         Outcome::Passed => format!("passed  {}: {check} fails with it", row.name),
         Outcome::Failed(why) => format!("FAIL    {}: {check} {why}\n        {}", row.name, row.what),
         Outcome::Skipped(why) => format!("skipped {}: {check}: {why}", row.name),
     };
-    let said: String = said.lines().map(|line| format!("\n        | {line}")).collect();
-    println!("{line}{said}");
+    let printed: String = printed.lines().map(|line| format!("\n        | {line}")).collect();
+    println!("{line}{printed}");
 }
 
 /// The name of a check, as in the table.
@@ -184,7 +184,7 @@ impl Programs {
         }
         match self.run(row.check, Some(row.name), PATIENCE.max(5 * *took)) {
             Outcome::Passed => failed("passes with it".to_owned()),
-            Outcome::Failed(said) => (Outcome::Passed, said),
+            Outcome::Failed(printed) => (Outcome::Passed, printed),
             Outcome::Skipped(why) => failed(format!("is skipped with it: {why}")),
         }
     }
@@ -206,11 +206,11 @@ impl Programs {
         }
         let log = folder.join("log");
         let status = run_logged(command, &log, patience + LAST_WORDS);
-        let said = String::from_utf8_lossy(&fs::read(&log).expect("read the log")).into_owned();
+        let printed = String::from_utf8_lossy(&fs::read(&log).expect("read the log")).into_owned();
         let _ = fs::remove_dir_all(&folder); // what a killed program has left goes with all of them
         match status {
-            Some(status) => outcome_of(check, status, &said),
-            None => Outcome::Failed(format!("hangs\n{said}")),
+            Some(status) => outcome_of(check, status, &printed),
+            None => Outcome::Failed(format!("hangs\n{printed}")),
         }
     }
 
@@ -265,17 +265,17 @@ fn run_logged(mut command: Command, log: &Path, limit: Duration) -> Option<ExitS
 }
 
 /// Returns the outcome that a program's status and output mean.
-fn outcome_of(check: Check, status: ExitStatus, said: &str) -> Outcome {
+fn outcome_of(check: Check, status: ExitStatus, printed: &str) -> Outcome {
     let (one_passed, skip) = match check {
         Check::Case(_) | Check::Plain(_) => ("1 passed, 0 failed, 0 skipped", "skip   "),
         _ => ("test result: ok. 1 passed", "skipped: "),
     };
-    if let Some(reason) = said.lines().find_map(|line| line.strip_prefix(skip)) {
+    if let Some(reason) = printed.lines().find_map(|line| line.strip_prefix(skip)) {
         return Outcome::Skipped(reason.to_owned());
     }
-    match status.success() && said.contains(one_passed) {
+    match status.success() && printed.contains(one_passed) {
         true => Outcome::Passed,
-        false => Outcome::Failed(format!("{status}\n{said}")),
+        false => Outcome::Failed(format!("{status}\n{printed}")),
     }
 }
 
@@ -288,13 +288,13 @@ mod tests {
     fn only_one_that_ran_has_passed() {
         let (fine, failed) = (ExitStatus::from_raw(0), ExitStatus::from_raw(1 << 8));
         let (case, test) = (Check::Case("nop::a"), Check::Engine("a"));
-        let passed = |check, status, said: &str| outcome_of(check, status, said) == Outcome::Passed;
+        let passed = |check, status, printed: &str| outcome_of(check, status, printed) == Outcome::Passed;
         assert!(passed(case, fine, "pass   nop::a@libc (1 ms)\n1 passed, 0 failed, 0 skipped\n"));
         assert!(!passed(case, failed, "anyring-conformance: no case is named nop::a\n"));
         assert!(passed(test, fine, "test a ... ok\ntest result: ok. 1 passed; 0 failed\n"));
         assert!(!passed(test, fine, "test result: ok. 0 passed; 0 failed\n"), "there is no such test");
         assert!(!passed(test, failed, "test result: FAILED. 0 passed; 1 failed\n"));
-        let skipped = |check, said| matches!(outcome_of(check, fine, said), Outcome::Skipped(_));
+        let skipped = |check, printed| matches!(outcome_of(check, fine, printed), Outcome::Skipped(_));
         assert!(skipped(case, "skip   nop::a@libc: no disk\n0 passed, 0 failed, 1 skipped\n"));
         assert!(skipped(test, "skipped: a: no compiler\ntest result: ok. 1 passed; 0 failed\n"));
     }

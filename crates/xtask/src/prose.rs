@@ -65,7 +65,7 @@ const LEFT_OUT: &[&str] = &["docs/conformance.md", "docs/results"];
 #[derive(Debug, PartialEq)]
 pub struct Finding {
     line: usize,
-    said: String,
+    message: String,
 }
 
 /// Checks the files whose paths begin with one of `paths`, or all files if there is none.
@@ -86,7 +86,7 @@ pub fn check(root: &Path, paths: &[String]) -> Result<()> {
 }
 
 fn lines(file: &str, findings: &[Finding]) -> String {
-    findings.iter().map(|finding| format!("{file}:{}: {}\n", finding.line, finding.said)).collect()
+    findings.iter().map(|finding| format!("{file}:{}: {}\n", finding.line, finding.message)).collect()
 }
 
 /// Returns all findings, by file.
@@ -172,7 +172,7 @@ fn of_comment(block: &[(usize, &str)]) -> Vec<Finding> {
         let begins = NO_BEGINNING.iter().find(|beginning| matches(first, beginning));
         findings.extend(begins.map(|beginning| Finding {
             line: first[0].line,
-            said: format!("begins with \"{beginning}\": begin with a verb or a noun"),
+            message: format!("begins with \"{beginning}\": begin with a verb or a noun"),
         }));
     }
     for words in &paragraphs {
@@ -276,8 +276,8 @@ fn too_long(words: &[Word]) -> Vec<Finding> {
             let count = at + 1 - begin;
             if count > LONGEST {
                 let first: Vec<_> = words[begin..begin + 4].iter().map(|word| word.text.as_str()).collect();
-                let said = format!("a sentence of {count} words, at most {LONGEST}: {} ...", first.join(" "));
-                findings.push(Finding { line: words[begin].line, said });
+                let message = format!("a sentence of {count} words, at most {LONGEST}: {} ...", first.join(" "));
+                findings.push(Finding { line: words[begin].line, message });
             }
             begin = at + 1;
         }
@@ -291,7 +291,7 @@ fn banned(words: &[Word]) -> Vec<Finding> {
         let found = BANNED.iter().find(|(phrase, _)| matches(&words[at..], phrase));
         findings.extend(found.map(|(phrase, instead)| Finding {
             line: words[at].line,
-            said: format!("\"{phrase}\": write \"{instead}\", or turn the sentence round"),
+            message: format!("\"{phrase}\": write \"{instead}\", or turn the sentence round"),
         }));
     }
     for pair in words.windows(3) {
@@ -310,7 +310,7 @@ fn calls_a_thing_an_error(words: &[Word]) -> Option<Finding> {
         && name.to_uppercase() == error.text.trim_end_matches(|c: char| !c.is_alphanumeric());
     let names_errors = ["error", "errno", "answer", "result"].contains(&subject.bare().as_str());
     (is_error && ["is", "are"].contains(&verb.as_str()) && !names_errors)
-        .then(|| Finding { line: error.line, said: format!("\"{verb} {}\": write \"fails with\"", error.text) })
+        .then(|| Finding { line: error.line, message: format!("\"{verb} {}\": write \"fails with\"", error.text) })
 }
 
 /// True if the words begin with those of `phrase`.
@@ -323,8 +323,8 @@ fn matches(words: &[Word], phrase: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn said(findings: &[Finding]) -> Vec<(usize, &str)> {
-        findings.iter().map(|finding| (finding.line, finding.said.split(':').next().unwrap_or(""))).collect()
+    fn messages(findings: &[Finding]) -> Vec<(usize, &str)> {
+        findings.iter().map(|finding| (finding.line, finding.message.split(':').next().unwrap_or(""))).collect()
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
         let sentence = |words: usize| "word ".repeat(words - 1) + "word. ";
         assert_eq!(of_document(&(sentence(25) + "The next " + &sentence(23))), []);
         let found = of_document(&format!("# Title\n\nShort.\nThe {}\n", sentence(25)));
-        assert_eq!(said(&found), [(4, "a sentence of 26 words, at most 25")]);
+        assert_eq!(messages(&found), [(4, "a sentence of 26 words, at most 25")]);
         // Code is one word, links are what they show, blocks of code are none.
         let code = format!("{}`{}` [a](b c).\n```\n{}```\n", "word ".repeat(23), "b ".repeat(9), sentence(40));
         assert_eq!(of_document(&code), []);
@@ -352,11 +352,11 @@ mod tests {
 
     #[test]
     fn some_words_have_a_plainer_one() {
-        assert_eq!(said(&of_document("Nobody is\nTold, but\nfor one.\n")), [(2, "\"told\""), (2, "\"but for\"")]);
+        assert_eq!(messages(&of_document("Nobody is\nTold, but\nfor one.\n")), [(2, "\"told\""), (2, "\"but for\"")]);
         assert_eq!(of_document("`told`, and ``told ` told``, and toldness.\n"), []);
-        assert_eq!(said(&of_document("The call is\nEINVAL.\n")), [(2, "\"is EINVAL.\"")]);
+        assert_eq!(messages(&of_document("The call is\nEINVAL.\n")), [(2, "\"is EINVAL.\"")]);
         assert_eq!(of_document("The error is EINVAL, which fails with EIO.\n"), []);
-        assert_eq!(said(&of_manual(".SH TOLD\nis \\fBtold\\fR\n")), [(2, "\"told\"")]);
+        assert_eq!(messages(&of_manual(".SH TOLD\nis \\fBtold\\fR\n")), [(2, "\"told\"")]);
     }
 
     #[test]

@@ -203,10 +203,10 @@ mod tests {
     fn newer_versions_and_none_are_reported() {
         let listing = "                 U memcpy@GLIBC_2.14\n U dlinfo@GLIBC_2.3.3\n w statx\n U __tls_get_addr\n";
         assert_eq!(too_new(listing), [""; 0]);
-        let told = too_new(" U stat64@GLIBC_2.33\n w gettid@GLIBC_2.30\n U arc4random\n U x@GLIBC_PRIVATE\n");
+        let findings = too_new(" U stat64@GLIBC_2.33\n w gettid@GLIBC_2.30\n U arc4random\n U x@GLIBC_PRIVATE\n");
         let names = ["stat64@GLIBC_2.33", "gettid@GLIBC_2.30", "arc4random without", "x@GLIBC_PRIVATE"];
-        assert_eq!(told.len(), names.len(), "{told:?}");
-        assert!(told.iter().zip(names).all(|(told, name)| told.contains(&format!("needs {name}"))), "{told:?}");
+        assert_eq!(findings.len(), names.len(), "{findings:?}");
+        assert!(findings.iter().zip(names).all(|(finding, name)| finding.contains(&format!("needs {name}"))), "{findings:?}");
     }
 
     #[test]

@@ -76,14 +76,14 @@ fn distance(row: &UnwindTableRow<usize>) -> Option<i64> {
 }
 
 fn wrong(rows: &[(u64, Option<i64>)], step: &Step) -> Option<String> {
-    let told = |address| rows.iter().rev().find(|(start, _)| *start <= address).and_then(|(_, distance)| *distance);
-    let here = told(step.address)?;
-    if let (Some(down), Some(next)) = (step.down, told(step.next)) {
+    let distance_at = |address| rows.iter().rev().find(|(start, _)| *start <= address).and_then(|(_, distance)| *distance);
+    let here = distance_at(step.address)?;
+    if let (Some(down), Some(next)) = (step.down, distance_at(step.next)) {
         if here + down != next {
             return Some(format!("at {:#x} the frame is at rsp+{}, and not at rsp+{next}", step.next, here + down));
         }
     }
-    let there = step.jump.filter(|target| rows[0].0 <= *target).and_then(told)?;
+    let there = step.jump.filter(|target| rows[0].0 <= *target).and_then(distance_at)?;
     (there != here)
         .then(|| format!("at {:#x}, from {:#x}, the frame is at rsp+{here}", step.jump.unwrap_or(0), step.address))
 }

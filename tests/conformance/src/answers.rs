@@ -134,8 +134,8 @@ mod tests {
         answers.add(Of::Request(Opcode::Recv as u8), 4, IORING_CQE_F_BUFFER | 7 << 16 | IORING_CQE_F_SOCK_NONEMPTY);
         answers.add(Of::Enter, -libc::EBUSY, 0);
         answers.add(Of::Register(IORING_REGISTER_FILES), 0, 0);
-        let told: Vec<_> = answers.take().into_iter().collect();
-        assert_eq!(told, ["READ +", "RECV + BUFFER", "REGISTER_FILES 0", "enter -EBUSY"]);
+        let reported: Vec<_> = answers.take().into_iter().collect();
+        assert_eq!(reported, ["READ +", "RECV + BUFFER", "REGISTER_FILES 0", "enter -EBUSY"]);
         assert!(answers.take().is_empty());
     }
 

@@ -50,12 +50,12 @@ pub fn once_asleep<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'stati
 
 /// Runs `action` in another thread; returns once that thread sleeps, or has ended.
 pub fn asleep_in<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
-        tell.send(crate::sys::gettid()).expect("tell the id");
+        sender.send(crate::sys::gettid()).expect("tell the id");
         action()
     });
-    wait_thread_asleep(told.recv().expect("the thread's id"));
+    wait_thread_asleep(receiver.recv().expect("the thread's id"));
     thread
 }
 

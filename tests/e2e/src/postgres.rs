@@ -31,12 +31,12 @@ impl Programs {
         std::fs::set_permissions(directory.path(), everybody).expect("open the folder to all");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres.sh");
         let output = Command::new(script).arg("place").arg(directory.path()).output().expect("run postgres.sh");
-        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let printed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         match output.status.code() {
-            Some(0) => Ok(Programs { _directory: directory, bin: PathBuf::from(said) }),
-            Some(77) => Err(said),
+            Some(0) => Ok(Programs { _directory: directory, bin: PathBuf::from(printed) }),
+            Some(77) => Err(printed),
             _ => {
-                panic!("postgres.sh place: {}\n{said}\n{}", output.status, String::from_utf8_lossy(&output.stderr))
+                panic!("postgres.sh place: {}\n{printed}\n{}", output.status, String::from_utf8_lossy(&output.stderr))
             }
         }
     }
@@ -81,8 +81,8 @@ impl Server {
         let outcome = server.stage().deny(&server.initdb());
         let message =
             format!("FATAL:  could not setup io_uring queue: {}", server.stage().environment().refusal.message());
-        let said = format!("{}{}", outcome.stdout, outcome.stderr);
-        assert!(!outcome.status.success() && said.contains(&message), "it should fail with `{message}`: {outcome}");
+        let printed = format!("{}{}", outcome.stdout, outcome.stderr);
+        assert!(!outcome.status.success() && printed.contains(&message), "it should fail with `{message}`: {outcome}");
     }
 
     fn initdb(&self) -> Program {

@@ -72,11 +72,11 @@ pub fn client_or_reason(name: &str) -> Result<PathBuf, String> {
 /// Returns the program that a script builds. If the script cannot, it prints why and exits with 77.
 fn by_script(command: &mut Command, program: PathBuf) -> Result<PathBuf, String> {
     let output = command.output().expect("run the script");
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     match output.status.code() {
         Some(0) => Ok(program),
-        Some(77) => Err(said),
-        _ => panic!("{command:?}: {}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr)),
+        Some(77) => Err(printed),
+        _ => panic!("{command:?}: {}: {printed}{}", output.status, String::from_utf8_lossy(&output.stderr)),
     }
 }
 

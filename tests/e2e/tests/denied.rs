@@ -13,8 +13,8 @@ fn main() -> ExitCode {
 fn fails(stage: &Stage, program: &Program, message: &str) {
     let outcome = stage.deny(program);
     assert!(!outcome.status.success(), "it ran although io_uring is denied: {outcome}");
-    let said = format!("{}{}", outcome.stdout, outcome.stderr);
-    assert!(said.contains(message), "it failed, but not with `{message}`: {outcome}");
+    let printed = format!("{}{}", outcome.stdout, outcome.stderr);
+    assert!(printed.contains(message), "it failed, but not with `{message}`: {outcome}");
 }
 
 fn fio(environment: Environment) {

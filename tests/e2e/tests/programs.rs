@@ -113,12 +113,12 @@ fn nop(environment: Environment) {
 
 /// Programs that do what an engine inside of the process easily gets wrong.
 fn strangers(environment: Environment) {
-    let said = [
+    let expected = [
         ("fclose", "500 descriptors reused", ("READ", 1000)),
         ("handler", "300 submissions by signals", ("NOP", 300)),
         ("setgid", "100 changes of the group", ("OPENAT", 1)),
     ];
-    for (stranger, line, served) in said {
+    for (stranger, line, served) in expected {
         let program = Program::new(programs::client("strangers")).args([stranger]);
         let outcome = Stage::new(environment).serve(&program, |_| vec![served]);
         assert!(outcome.stdout.contains(line), "{outcome}");

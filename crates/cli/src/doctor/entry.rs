@@ -60,8 +60,8 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
             (_, Some(library)) => start(*entry, Some(library), leaves_no_core, Needs::All),
             (_, None) => continue,
         };
-        if let (EntryPoint::Preload, Ok(said)) = (entry, &found) {
-            glibc = Some(said.trim().to_owned()).filter(|version| !version.is_empty());
+        if let (EntryPoint::Preload, Ok(printed)) = (entry, &found) {
+            glibc = Some(printed.trim().to_owned()).filter(|version| !version.is_empty());
         }
         checks.push(Check {
             name: entry.name().to_owned(),
@@ -136,7 +136,7 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
     let words = words.chain((needs == Needs::Least).then(|| "--least".into()));
     let words: Vec<_> = words.filter_map(|word| CString::new(word.into_vec()).ok()).collect();
     let argv: Vec<_> = words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
-    let said = hear(|| {
+    let printed = hear(|| {
         if leaves_no_core {
             limit_core();
         }
@@ -154,7 +154,7 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
         unsafe { libc::execv(argv[0], argv.as_ptr()) };
         format!("anyring cannot execute itself: {}", errno::describe(errno::last()))
     });
-    match said {
+    match printed {
         Outcome::Replied(Output { status: 0, text }) => Ok(text),
         // A complaint of the loader about the library comes first, before the trial's own report.
         Outcome::Replied(Output { text, .. }) => Err(Fault::Reported(first_line_after_prefix(&text))),

@@ -260,7 +260,7 @@ fn permit(cause: Cause) -> Option<&'static str> {
 /// run.
 fn limits(entries: &[Check]) -> Vec<String> {
     let works = |name: &str| entries.iter().find(|check| check.name == name).map(|check| check.works);
-    let said = |check: &Check| format!("{} ({})", check.purpose, check.answer);
+    let describe = |check: &Check| format!("{} ({})", check.purpose, check.answer);
     if let (Some(preload), Some(true)) = (entries.iter().find(|check| check.name == "preload"), works("guest")) {
         if !preload.works {
             return vec![format!(
@@ -270,5 +270,5 @@ fn limits(entries: &[Check]) -> Vec<String> {
         }
     }
     let broken = entries.iter().filter(|check| !check.works);
-    broken.map(|check| format!("not served by anyring: {}", said(check))).collect()
+    broken.map(|check| format!("not served by anyring: {}", describe(check))).collect()
 }

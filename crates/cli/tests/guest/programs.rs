@@ -138,6 +138,6 @@ fn the_log_says_by_which_way_a_program_is_served() {
     let _ = std::fs::remove_file(&log);
     let output = run(guest_command(&program, &["nop"]).env("ANYRING_LOG", &log));
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output));
-    let said = std::fs::read_to_string(&log).expect("a log");
-    assert!(said.contains(&format!("the program runs as a guest: {}", program.display())), "{said}");
+    let logged = std::fs::read_to_string(&log).expect("a log");
+    assert!(logged.contains(&format!("the program runs as a guest: {}", program.display())), "{logged}");
 }

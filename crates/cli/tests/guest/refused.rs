@@ -16,10 +16,10 @@ fn file(name: &str, bytes: &[u8]) -> PathBuf {
 /// Asserts that this file is refused with that status, in one line that names it and contains these words.
 fn is_refused(path: &Path, status: i32, words: &str) {
     let output = run(Command::new(HOST).arg("--program=ra").args([path, path, path]));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(status), "{path:?}: {}", text(&output));
-    assert!(output.stdout.is_empty() && said.lines().count() == 1 && said.starts_with("anyring: "), "{said}");
-    assert!(said.contains(&*path.to_string_lossy()) && said.contains(words), "{words}: {said}");
+    assert!(output.stdout.is_empty() && printed.lines().count() == 1 && printed.starts_with("anyring: "), "{printed}");
+    assert!(printed.contains(&*path.to_string_lossy()) && printed.contains(words), "{words}: {printed}");
 }
 
 /// A 64-bit x86-64 program with these program headers, each of type, flags, offset, address, bytes in the file and in memory.

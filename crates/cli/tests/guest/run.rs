@@ -54,8 +54,8 @@ fn a_program_of_any_libc_is_a_guest_without_the_library() {
             .arg("nop");
         let output = run(command.env("PATH", folder).env_remove("ANYRING_LIBRARY"));
         assert!(output.status.success(), "{linked:?}: {}", text(&output));
-        let said = fs::read_to_string(&log).expect("a log");
-        assert!(said.contains("as a guest"), "{linked:?}: {said}");
+        let printed = fs::read_to_string(&log).expect("a log");
+        assert!(printed.contains("as a guest"), "{linked:?}: {printed}");
         let mut trace = Command::new(alone.join("anyring"));
         trace.args(["trace", "--backend", "user", "--"]).arg(&program).arg("nop").env_remove("ANYRING_LIBRARY");
         let output = run(&mut trace);

@@ -90,10 +90,10 @@ pub fn ask_together(questions: &[&Question], answers: fn() -> isize) {
     if questions.iter().all(|question| question.answer.load(Ordering::Relaxed) != 0) || !is_filtered() {
         return;
     }
-    let said = ask_in_child(answers).filter(|said| said & ANSWERED != 0);
+    let reply = ask_in_child(answers).filter(|reply| reply & ANSWERED != 0);
     for (index, question) in questions.iter().enumerate() {
-        match said {
-            Some(said) => question.store(said & 1 << index == 0),
+        match reply {
+            Some(reply) => question.store(reply & 1 << index == 0),
             None => drop(question.is_yes()),
         }
     }

@@ -13,11 +13,11 @@ pub const LONGEST: usize = 512;
 /// Calls `then` with the environment at `list`, without those of the library's entries that cannot be loaded. For a
 /// foreign program, all of the library's entries are left out.
 pub fn loadable(list: usize, is_foreign: bool, then: &mut dyn FnMut(usize)) {
-    let said = Environment::read(list);
+    let environment = Environment::read(list);
     let (mut rest, mut string, mut is_given) = ([0; LONGEST], [0; LONGEST + NAME.len()], false);
-    if let Some(rest) = said.preloads.then(|| shortened(said.preload, is_foreign, &mut rest)).flatten() {
+    if let Some(rest) = environment.preloads.then(|| shortened(environment.preload, is_foreign, &mut rest)).flatten() {
         with_copy(list, 1, &mut |words| {
-            let Some(at) = words.iter().position(|word| *word == said.preload - NAME.len()) else { return };
+            let Some(at) = words.iter().position(|word| *word == environment.preload - NAME.len()) else { return };
             match text(&mut string, &[NAME, rest], None) {
                 Some(string) if !rest.is_empty() => words[at] = string,
                 _ => words.copy_within(at + 1.., at),

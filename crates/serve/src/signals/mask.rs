@@ -384,8 +384,8 @@ pub fn changed(how: c_int, set: Option<u64>) -> u64 {
         _ => set,
     };
     blocked_by_program.store(now, Ordering::Relaxed);
-    let said = if how == libc::SIG_SETMASK { u64::MAX } else { set };
-    by_handlers().fetch_and(!said, Ordering::Relaxed);
+    let changed = if how == libc::SIG_SETMASK { u64::MAX } else { set };
+    by_handlers().fetch_and(!changed, Ordering::Relaxed);
     deliver_held();
     before
 }

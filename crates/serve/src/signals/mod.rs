@@ -249,9 +249,9 @@ pub unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, c
         return;
     };
     // SAFETY: as above.
-    let said = unsafe { &mut *info };
-    if said.si_code == libc::SI_QUEUE && said.si_errno == PASSED_ON {
-        (said.si_code, said.si_errno) = (libc::SI_USER, 0);
+    let siginfo = unsafe { &mut *info };
+    if siginfo.si_code == libc::SI_QUEUE && siginfo.si_errno == PASSED_ON {
+        (siginfo.si_code, siginfo.si_errno) = (libc::SI_USER, 0);
     }
     for slot in &GUARDS[index] {
         // Acquire pairs with the Release in `install_guard`.

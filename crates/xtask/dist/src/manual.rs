@@ -359,9 +359,9 @@ mod tests {
         fs::remove_dir_all(&folder).expect("removed");
         match outcome {
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stdout).into_owned();
+                let printed = String::from_utf8_lossy(&output.stdout).into_owned();
                 assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {output:?}");
-                Some(said)
+                Some(printed)
             }
             Err(error) => {
                 println!(
@@ -376,16 +376,16 @@ mod tests {
     fn zsh_loads_its_completions() {
         let script =
             "zsh -f -n $1 && autoload -Uz compinit && compinit -D -u && source $1 && print $_comps[anyring]";
-        if let Some(said) = loaded("zsh", &["-f"], script, "_anyring") {
-            assert_eq!(said, "_anyring\n", "the function that completes the command");
+        if let Some(printed) = loaded("zsh", &["-f"], script, "_anyring") {
+            assert_eq!(printed, "_anyring\n", "the function that completes the command");
         }
     }
 
     #[test]
     fn fish_loads_its_completions() {
         let script = "fish --no-execute $argv[2]; and source $argv[2]; and complete -C 'anyring ru'";
-        if let Some(said) = loaded("fish", &["--no-config"], script, "anyring.fish") {
-            assert!(said.lines().any(|line| line.starts_with("run\t")), "commands: {said}");
+        if let Some(printed) = loaded("fish", &["--no-config"], script, "anyring.fish") {
+            assert!(printed.lines().any(|line| line.starts_with("run\t")), "commands: {printed}");
         }
     }
 }

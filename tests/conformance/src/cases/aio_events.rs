@@ -237,13 +237,13 @@ fn mask_at_a_bad_address_is_efault(cx: &Context) {
 #[case(own_flags)]
 fn destroy_ends_a_wait(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            tell.send(gettid()).expect("tell the id");
+            sender.send(gettid()).expect("tell the id");
             aio.get(1, 8, 10_000)
         });
-        wait_thread_asleep(told.recv().expect("the waiter's id"));
+        wait_thread_asleep(receiver.recv().expect("the waiter's id"));
         assert_eq!(aio.destroy(), 0);
         assert_eq!(waiter.join().expect("the waiter"), Err(-EINVAL as isize));
     });
@@ -315,11 +315,11 @@ fn eventfd_counts_events(cx: &Context) {
         let mut reads: Vec<Iocb> = reads.collect();
         reads[0].flags = 0;
         assert_eq!(aio.submit(&mut reads), 5);
-        let mut told = 0;
-        while told < 4 {
-            told += value_of(&counter);
+        let mut signals = 0;
+        while signals < 4 {
+            signals += value_of(&counter);
         }
-        assert_eq!(told, 4);
+        assert_eq!(signals, 4);
         aio.wait(5);
     }
 }

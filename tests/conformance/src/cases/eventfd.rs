@@ -28,7 +28,7 @@ fn count(cx: &Context, mut file: &std::fs::File, wanted: u64) -> u64 {
 
 #[case(own_flags)]
 fn each_completion_by_a_worker(cx: &Context) {
-    let (mut ring, told) = with_eventfd(cx.ring_with(64, 0), IORING_REGISTER_EVENTFD);
+    let (mut ring, eventfd) = with_eventfd(cx.ring_with(64, 0), IORING_REGISTER_EVENTFD);
     let file = sys::file("plain", &[0; 64]);
     for at in 0..64 {
         ring.push(sqe::write(fd(&file), b"x", at).with(IOSQE_ASYNC));
@@ -36,64 +36,64 @@ fn each_completion_by_a_worker(cx: &Context) {
     assert_eq!(ring.submit(), 64);
     ring.wait_all(64);
     // Two workers that post at the same moment may signal once.
-    let signals = count(cx, &told, 56);
+    let signals = count(cx, &eventfd, 56);
     assert!((56..=64).contains(&signals), "{signals} signals");
 }
 
 #[case(own_flags)]
 fn a_submission_signals_once(cx: &Context) {
-    let (mut ring, told) = with_eventfd(cx.ring_with(64, 0), IORING_REGISTER_EVENTFD);
+    let (mut ring, eventfd) = with_eventfd(cx.ring_with(64, 0), IORING_REGISTER_EVENTFD);
     ring.go_all(&[sqe::nop(); 16]);
-    assert_eq!(count(cx, &told, 1), 1);
+    assert_eq!(count(cx, &eventfd, 1), 1);
     for _ in 0..16 {
         ring.go(sqe::nop());
     }
-    assert_eq!(count(cx, &told, 16), 16);
+    assert_eq!(count(cx, &eventfd, 16), 16);
 }
 
 #[case(own_flags)]
 fn what_finds_no_room_signals_when_it_is_posted(cx: &Context) {
-    let (mut ring, told) = with_eventfd(cx.ring_with(1, 0), IORING_REGISTER_EVENTFD);
+    let (mut ring, eventfd) = with_eventfd(cx.ring_with(1, 0), IORING_REGISTER_EVENTFD);
     for _ in 0..2 {
         ring.go(sqe::nop());
     }
-    assert_eq!(count(cx, &told, 2), 2);
+    assert_eq!(count(cx, &eventfd, 2), 2);
     ring.go(sqe::nop());
     ring.go(sqe::nop());
-    assert_eq!(count(cx, &told, 0), 0, "the CQ is full");
+    assert_eq!(count(cx, &eventfd, 0), 0, "the CQ is full");
     ring.wait_all(2);
     assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0), 0);
-    assert_eq!(count(cx, &told, 1), 1, "both were posted together");
+    assert_eq!(count(cx, &eventfd, 1), 1, "both were posted together");
 }
 
 #[case(own_flags)]
 fn each_tag(cx: &Context) {
-    let ((reader, _writer), (ring, told)) = (pipe(), with_eventfd(cx.ring_with(8, 0), IORING_REGISTER_EVENTFD));
+    let ((reader, _writer), (ring, eventfd)) = (pipe(), with_eventfd(cx.ring_with(8, 0), IORING_REGISTER_EVENTFD));
     let (files, tags) = ([fd(&reader); 3], [7u64, 8, 9]);
     // struct io_uring_rsrc_register: count, flags, padding, data, tags.
     let resources = [3, 0, address(&files), address(&tags)];
     assert_eq!(ring.register(IORING_REGISTER_FILES2, address(&resources) as usize, 32), 0);
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0), 0);
-    assert_eq!(count(cx, &told, 3), 3);
+    assert_eq!(count(cx, &eventfd, 3), 3);
 }
 
 #[case(own_flags, since = "5.18")]
 fn each_message(cx: &Context) {
-    let ((ring, told), mut sender) =
+    let ((ring, eventfd), mut sender) =
         (with_eventfd(cx.ring_with(8, 0), IORING_REGISTER_EVENTFD), cx.ring_with(8, 0));
     sender.go_all(&[prep(Opcode::MsgRing, ring.fd, 0, 5, 77); 3]);
     sender.wait_all(3);
-    assert_eq!(count(cx, &told, 3), 3);
+    assert_eq!(count(cx, &eventfd, 3), 3);
 }
 
 /// Completes a request, and returns the number of signals to an eventfd of IORING_REGISTER_EVENTFD_ASYNC.
 fn signals_of(cx: &Context, setup: u32, wanted: u64, request: Sqe, happens: impl FnOnce()) -> u64 {
-    let (mut ring, told) = with_eventfd(cx.ring_with(4, setup), IORING_REGISTER_EVENTFD_ASYNC);
+    let (mut ring, eventfd) = with_eventfd(cx.ring_with(4, setup), IORING_REGISTER_EVENTFD_ASYNC);
     ring.go(request);
     happens();
     let cqe = ring.wait();
     assert!(cqe.res >= 0 || cqe.res == -libc::ETIME, "{cqe:?}");
-    count(cx, &told, wanted)
+    count(cx, &eventfd, wanted)
 }
 
 #[case(own_flags)]

@@ -37,11 +37,11 @@ fn started(
 /// Returns for each of `count` CQEs its result, its buffer if more follows, and its IORING_CQE_F_SOCK_NONEMPTY.
 fn shots(ring: &mut Ring, count: usize) -> Vec<(i32, Option<u16>, bool)> {
     let more = |cqe: &Cqe| cqe.flags & IORING_CQE_F_MORE != 0;
-    let told = |cqe: Cqe| {
+    let shot = |cqe: Cqe| {
         assert_eq!(buffer_of(&cqe).is_some(), more(&cqe), "{cqe:?}");
         (cqe.res, buffer_of(&cqe), cqe.flags & IORING_CQE_F_SOCK_NONEMPTY != 0)
     };
-    ring.wait_all(count).into_iter().map(told).collect()
+    ring.wait_all(count).into_iter().map(shot).collect()
 }
 
 /// The bytes 0, 1, 2 ...
@@ -192,8 +192,8 @@ fn incremental_buffers(cx: &Context) {
     ring.go(recv_multishot(fd(&b), 3));
     send(&a, &counted(14));
     let shots: Vec<_> = ring.wait_all(5).iter().map(shot).collect();
-    let told = |count, id| (count, true, Some(id));
-    assert_eq!(shots, [told(3, 0), told(3, 0), told(2, 0), told(3, 1), told(3, 1)]);
+    let shot = |count, id| (count, true, Some(id));
+    assert_eq!(shots, [shot(3, 0), shot(3, 0), shot(2, 0), shot(3, 1), shot(3, 1)]);
 }
 
 #[case]

@@ -166,14 +166,14 @@ fn a_chain_that_the_submission_cuts_off(cx: &Context) {
 #[case(since = "5.6")]
 fn ready_ones_are_no_asynchronous_completions(cx: &Context) {
     let (files, mut ring) = polled_often(cx, 2, 16);
-    let told = sys::eventfd(0, libc::EFD_NONBLOCK);
-    let number = fd(&told);
+    let eventfd = sys::eventfd(0, libc::EFD_NONBLOCK);
+    let number = fd(&eventfd);
     assert_eq!(ring.register(IORING_REGISTER_EVENTFD_ASYNC, &raw const number as usize, 1), 0);
     make_ready(&files[1]);
     poll_all(&mut ring, &files);
     assert_eq!(completions(&mut ring, 1), [(1, READY)]);
-    let mut told = &told;
-    let error = told.read(&mut [0; 8]).expect_err("nobody was told");
+    let mut eventfd = &eventfd;
+    let error = eventfd.read(&mut [0; 8]).expect_err("nobody was told");
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 }
 

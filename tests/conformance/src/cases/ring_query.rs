@@ -47,14 +47,14 @@ fn names_all_that_the_header_has(cx: &Context) {
     use anyring_abi::interface::{Name, ENTER_FLAGS, FEATURES, OPCODES, REGISTER_CALLS, SETUP_FLAGS, SQE_FLAGS};
     let mut answer = [0; 6];
     assert_eq!(ask(cx, -1, &mut entry(&mut answer, 48)), 0);
-    let told = |last: (u16, u16)| {
+    let expected = |last: (u16, u16)| {
         let of = |names: &'static [Name]| names.iter().filter(move |name| since(name) <= last);
         let bits = |names| of(names).fold(0, |bits, name| bits | name.value);
         let counts = [OPCODES, REGISTER_CALLS].map(|names| of(names).count() as u64);
         let [features, setup, enter, sqe] = [FEATURES, SETUP_FLAGS, ENTER_FLAGS, SQE_FLAGS].map(bits);
         [counts[0] | counts[1] << 32, features, setup, enter, sqe]
     };
-    assert!([(6, 18), (7, 3)].map(told).iter().any(|told| answer[..5] == *told), "{answer:x?}");
+    assert!([(6, 18), (7, 3)].map(expected).iter().any(|expected| answer[..5] == *expected), "{answer:x?}");
 }
 
 #[case]

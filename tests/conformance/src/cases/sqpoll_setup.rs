@@ -290,7 +290,7 @@ fn child_wakes_the_thread_of_its_parent(cx: &Context) {
 
 #[case(own_flags)]
 fn child_of_a_dead_parent_is_notified(cx: &Context) {
-    let (mut verdict, said) = pipe();
+    let (mut verdict, verdict_writer) = pipe();
     let status = in_child(|| {
         let ring = polled(cx, 4);
         // SAFETY: this process has no thread that could hold a lock of the allocator.
@@ -306,12 +306,12 @@ fn child_of_a_dead_parent_is_notified(cx: &Context) {
             std::thread::sleep(Duration::from_millis(1));
             answer = ring.enter(0, 0, IORING_ENTER_SQ_WAKEUP, 0, 0);
         }
-        (&said).write_all(&(answer as i32).to_ne_bytes()).expect("write the verdict");
+        (&verdict_writer).write_all(&(answer as i32).to_ne_bytes()).expect("write the verdict");
         // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(0) };
     });
     assert_eq!(status, 0);
-    drop(said);
+    drop(verdict_writer);
     let mut answer = [0; 4];
     verdict.read_exact(&mut answer).expect("the grandchild's verdict");
     assert_eq!(i32::from_ne_bytes(answer), -libc::EOWNERDEAD);

@@ -108,27 +108,27 @@ const PATIENCE_MS: i32 = 200;
 
 /// Makes a child submit a read of an empty pipe. The kernel keeps it in io_submit(2) until another process writes.
 fn check_that_it_returns(door: Door) -> Outcome<()> {
-    let (empty, told) = (super::pipe()?, super::pipe()?);
+    let (empty, notice) = (super::pipe()?, super::pipe()?);
     // SAFETY: this process has one thread, and no context or ring yet.
     let child = checked("fork", unsafe { libc::fork() })? as i32;
     if child == 0 {
         let _ = submit_a_read(door, empty[0]); // the parent gets the same error, and reports it
                                                // SAFETY: one readable byte; then the process ends without running anything of its parent's.
         unsafe {
-            libc::write(told[1], [0u8].as_ptr().cast(), 1);
+            libc::write(notice[1], [0u8].as_ptr().cast(), 1);
             libc::_exit(0)
         }
     }
     // SAFETY: our descriptor; the child has its own.
-    unsafe { libc::close(told[1]) };
-    let mut fd = libc::pollfd { fd: told[0], events: libc::POLLIN, revents: 0 };
+    unsafe { libc::close(notice[1]) };
+    let mut fd = libc::pollfd { fd: notice[0], events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure.
     let returned = checked("poll", unsafe { libc::poll(&mut fd, 1, PATIENCE_MS) })? == 1;
     // SAFETY: a child that nobody has waited for, and our descriptors.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, std::ptr::null_mut(), 0);
-        for fd in [empty[0], empty[1], told[0]] {
+        for fd in [empty[0], empty[1], notice[0]] {
             libc::close(fd);
         }
     }

@@ -30,14 +30,14 @@ pub fn echo(door: Door, mut ring: Ring, listener: &TcpListener, work: FanOut) ->
     // As the documentation of both sides advises: without O_NONBLOCK an accept may sleep.
     listener.set_nonblocking(true)?;
     std::thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let start = |_| {
-            let tell = tell.clone();
-            scope.spawn(move || Worker::run(door, tell))
+            let sender = sender.clone();
+            scope.spawn(move || Worker::run(door, sender))
         };
         let workers: Vec<_> = (0..work.workers).map(start).collect();
-        drop(tell);
-        let targets: Vec<i32> = told.iter().collect();
+        drop(sender);
+        let targets: Vec<i32> = receiver.iter().collect();
         if targets.len() == workers.len() {
             accept(&mut ring, listener.as_raw_fd(), &targets, work.total)?;
         }
@@ -101,11 +101,11 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(door: Door, tell: mpsc::Sender<i32>) -> Outcome<Proof> {
+    fn run(door: Door, sender: mpsc::Sender<i32>) -> Outcome<Proof> {
         let ring = Ring::new(door, ENTRIES, 0)?;
         // The listening thread is gone only after an error of its own.
-        tell.send(ring.fd()).unwrap_or_default();
-        drop(tell);
+        sender.send(ring.fd()).unwrap_or_default();
+        drop(sender);
         let mut worker = Worker { ring, connections: Vec::new(), free: Vec::new(), more: true };
         while worker.more || worker.free.len() < worker.connections.len() {
             worker.ring.submit_and_wait(1)?;
