@@ -27,12 +27,12 @@ impl Decision {
     /// Describes the decision for the log. `library`: whether the library is preloaded.
     fn of(&self, what: &str, library: bool) -> String {
         let server = if self.server == Server::User { "anyring" } else { "the kernel" };
-        let refused = if self.stands_by() && library { ", and anyring what the kernel refuses" } else { "" };
+        let refused = if self.kernel_is_first() && library { ", and anyring what the kernel refuses" } else { "" };
         format!("{server} serves {what} ({}){refused}", self.why)
     }
 
     /// True if the kernel serves, and the library serves what the kernel refuses.
-    pub fn stands_by(&self) -> bool {
+    pub fn kernel_is_first(&self) -> bool {
         self.is_auto && self.server == Server::Kernel
     }
 }

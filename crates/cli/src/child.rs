@@ -173,7 +173,7 @@ fn read_all(mut ours: File) -> String {
 
 /// Makes a forked child execute a program by `execute`, which returns only if that fails, with the reason. Opens no
 /// file by name.
-pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Output> {
+pub fn capture_output(execute: impl FnOnce() -> String) -> Outcome<Output> {
     let (ours, streams) = match streams() {
         Ok(streams) => streams,
         Err(error) => return Outcome::Failed(format!("no pipe: {}", errno::name(error.raw_os_error()))),

@@ -93,14 +93,14 @@ fn show_again(file: &Path, out: Option<&Path>) -> Result<i32, Failure> {
 /// The signal that arrived; 0 for none.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
-extern "C" fn note(signal: libc::c_int) {
+extern "C" fn record_signal(signal: libc::c_int) {
     INTERRUPTED.store(signal, Ordering::Relaxed);
 }
 
 /// Makes SIGINT and SIGTERM only set a flag, so that files and devices are removed before the end. Measured processes
 /// start with the default action.
 pub fn catch_interruptions() {
-    let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    let handler = record_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: the handler stores one word.
         unsafe { libc::signal(signal, handler) };

@@ -79,7 +79,7 @@ pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
         return Ok(());
     }
     let words = [file.as_os_str().as_bytes()].map(|word| CString::new(word).unwrap_or_default());
-    let printed = child::hear(|| {
+    let printed = child::capture_output(|| {
         std::env::set_var("LD_PRELOAD", preload_list(library));
         std::env::set_var("LD_TRACE_LOADED_OBJECTS", "1");
         // SAFETY: a string, and a list of it that ends with null.

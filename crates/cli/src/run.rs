@@ -162,7 +162,7 @@ fn not_served(why: &str) -> Failure {
 /// refuses. If not, the program starts without anyring.
 fn left_to_kernel(file: Option<&Path>, rings: Decision, aio: Decision) -> Plan {
     let Some(file) = file else { return Plan::plainly(rings, aio, None) };
-    let is_wanted = rings.stands_by() || aio.stands_by();
+    let is_wanted = rings.kernel_is_first() || aio.kernel_is_first();
     let library = is_wanted.then(|| elf::can_preload(file).and_then(|()| library::find_for(file)));
     let why = match library {
         Some(Ok(library)) => return preloaded(library, None, true, false, rings, aio),

@@ -264,7 +264,10 @@ fn minimal_has_no_proc_or_says_why_not() {
         let entries: u32 = lines.next().expect("a count").parse().expect("a number");
         assert_eq!(lines.collect::<Vec<_>>(), [ids.0.to_string(), ids.1.to_string()], "the ids are kept");
         if entries > 0 {
-            assert!(printed.starts_with("anyring: /proc stays visible: ") && printed.lines().count() == 1, "{printed:?}");
+            assert!(
+                printed.starts_with("anyring: /proc stays visible: ") && printed.lines().count() == 1,
+                "{printed:?}"
+            );
             skipped(&format!("that /proc is hidden: {}", printed.trim_end()));
         } else {
             assert_eq!(printed, "");

@@ -135,7 +135,11 @@ fn generated_code_has_the_names_of_its_perf_map() {
         let map = format!("/tmp/perf-{}.map", stdout(&run).trim());
         assert_eq!(std::fs::remove_file(&map).is_ok(), !words.is_empty(), "{map}: {}", stderr(&run));
         let printed = stderr(&run);
-        printed.lines().filter_map(|line| line.split_once("--lint:     at ")).map(|line| line.1.to_owned()).collect()
+        printed
+            .lines()
+            .filter_map(|line| line.split_once("--lint:     at "))
+            .map(|line| line.1.to_owned())
+            .collect()
     };
     let is_main = |frame: &str| frame.starts_with(&format!("main ({source}:"));
     for (name, shown) in [

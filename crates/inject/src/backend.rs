@@ -121,7 +121,7 @@ pub fn share_aio() -> bool {
 /// True if the environment says that the kernel serves both interfaces, or is asked first for both. Then nothing is
 /// prepared at the start.
 #[cfg(not(test))]
-pub fn stands_by() -> bool {
+pub fn kernel_is_first() -> bool {
     [&BACKEND, &AIO].iter().all(|choice| matches!(variable(choice.variable).as_deref(), Some("kernel" | WORKS)))
 }
 

@@ -59,7 +59,7 @@ extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list:
             thread::prepare();
             process::at_fork(renew_after_fork);
             unwind::prepare();
-            if !backend::stands_by() {
+            if !backend::kernel_is_first() {
                 signals::begin();
                 raw::start();
             }

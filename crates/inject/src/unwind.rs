@@ -211,14 +211,14 @@ const FARTHEST: usize = 1 << 20;
 fn callers(places: &mut [usize]) -> usize {
     let mut found = Found { places, count: 0, frame: 0 };
     let walk: *mut Found = &mut found;
-    // SAFETY: `note` gets a pointer to `found`, which lives as long as the walk.
-    if unsafe { _Unwind_Backtrace(note, walk.cast()) } == END_OF_STACK {
+    // SAFETY: `record_frame` gets a pointer to `found`, which lives as long as the walk.
+    if unsafe { _Unwind_Backtrace(record_frame, walk.cast()) } == END_OF_STACK {
         found.follow_pointers();
     }
     found.count
 }
 
-extern "C" fn note(context: *mut Context, walk: *mut c_void) -> c_int {
+extern "C" fn record_frame(context: *mut Context, walk: *mut c_void) -> c_int {
     let mut is_interrupted = 0;
     // SAFETY: the unwinder's own context, and the pointer that `callers` passed.
     let (found, address, frame) = unsafe {

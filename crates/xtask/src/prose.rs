@@ -352,7 +352,10 @@ mod tests {
 
     #[test]
     fn some_words_have_a_plainer_one() {
-        assert_eq!(messages(&of_document("Nobody is\nTold, but\nfor one.\n")), [(2, "\"told\""), (2, "\"but for\"")]);
+        assert_eq!(
+            messages(&of_document("Nobody is\nTold, but\nfor one.\n")),
+            [(2, "\"told\""), (2, "\"but for\"")]
+        );
         assert_eq!(of_document("`told`, and ``told ` told``, and toldness.\n"), []);
         assert_eq!(messages(&of_document("The call is\nEINVAL.\n")), [(2, "\"is EINVAL.\"")]);
         assert_eq!(of_document("The error is EINVAL, which fails with EIO.\n"), []);

@@ -206,7 +206,10 @@ mod tests {
         let findings = too_new(" U stat64@GLIBC_2.33\n w gettid@GLIBC_2.30\n U arc4random\n U x@GLIBC_PRIVATE\n");
         let names = ["stat64@GLIBC_2.33", "gettid@GLIBC_2.30", "arc4random without", "x@GLIBC_PRIVATE"];
         assert_eq!(findings.len(), names.len(), "{findings:?}");
-        assert!(findings.iter().zip(names).all(|(finding, name)| finding.contains(&format!("needs {name}"))), "{findings:?}");
+        assert!(
+            findings.iter().zip(names).all(|(finding, name)| finding.contains(&format!("needs {name}"))),
+            "{findings:?}"
+        );
     }
 
     #[test]

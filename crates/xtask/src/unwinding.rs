@@ -76,7 +76,8 @@ fn distance(row: &UnwindTableRow<usize>) -> Option<i64> {
 }
 
 fn wrong(rows: &[(u64, Option<i64>)], step: &Step) -> Option<String> {
-    let distance_at = |address| rows.iter().rev().find(|(start, _)| *start <= address).and_then(|(_, distance)| *distance);
+    let distance_at =
+        |address| rows.iter().rev().find(|(start, _)| *start <= address).and_then(|(_, distance)| *distance);
     let here = distance_at(step.address)?;
     if let (Some(down), Some(next)) = (step.down, distance_at(step.next)) {
         if here + down != next {

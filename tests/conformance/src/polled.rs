@@ -28,12 +28,12 @@ pub fn polled(cx: &Context, entries: u32) -> Ring {
 /// Makes a ring with a polling thread, and waits until that thread runs. Returns the ring and the thread's id.
 pub fn polled_by(cx: &Context) -> (Ring, i32) {
     let ring = polled(cx, 4);
-    look("the thread", || pollers().len() == 1);
+    poll_until("the thread", || pollers().len() == 1);
     (ring, pollers()[0])
 }
 
 /// Checks memory until `done` holds. The only system call that it makes is one that yields the processor.
-pub fn look(what: &str, mut done: impl FnMut() -> bool) {
+pub fn poll_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < PATIENCE, "it never came: {what}");
@@ -48,7 +48,7 @@ pub fn sleeps(ring: &Ring) -> bool {
 
 /// Looks until the thread asks to be woken.
 pub fn wait_asleep(ring: &Ring) {
-    look("the thread's sleep", || sleeps(ring));
+    poll_until("the thread's sleep", || sleeps(ring));
 }
 
 /// Checks until the thread asks to be woken, and waits until it sleeps: it sets the flag first, then reads the tail
@@ -62,7 +62,7 @@ pub fn wait_blocked(ring: &Ring) {
 /// Checks until the thread has taken every SQE that was published. It moves the head past them only after it ran
 /// them, so their CQEs may be posted before.
 pub fn wait_consumed(ring: &Ring) {
-    look("the head at the tail", || ring.sq_ready() == 0);
+    poll_until("the head at the tail", || ring.sq_ready() == 0);
 }
 
 /// Publishes what was pushed and wakes the thread if it asks for that, as liburing does.
@@ -83,7 +83,7 @@ pub fn go(ring: &mut Ring, sqes: &[Sqe]) {
 
 /// Waits for the next CQE by reading memory only.
 pub fn seen(ring: &mut Ring) -> Cqe {
-    look("a CQE", || ring.cq_ready() != 0);
+    poll_until("a CQE", || ring.cq_ready() != 0);
     ring.peek().expect("a CQE")
 }
 

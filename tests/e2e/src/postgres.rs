@@ -36,7 +36,11 @@ impl Programs {
             Some(0) => Ok(Programs { _directory: directory, bin: PathBuf::from(printed) }),
             Some(77) => Err(printed),
             _ => {
-                panic!("postgres.sh place: {}\n{printed}\n{}", output.status, String::from_utf8_lossy(&output.stderr))
+                panic!(
+                    "postgres.sh place: {}\n{printed}\n{}",
+                    output.status,
+                    String::from_utf8_lossy(&output.stderr)
+                )
             }
         }
     }
@@ -82,7 +86,10 @@ impl Server {
         let message =
             format!("FATAL:  could not setup io_uring queue: {}", server.stage().environment().refusal.message());
         let printed = format!("{}{}", outcome.stdout, outcome.stderr);
-        assert!(!outcome.status.success() && printed.contains(&message), "it should fail with `{message}`: {outcome}");
+        assert!(
+            !outcome.status.success() && printed.contains(&message),
+            "it should fail with `{message}`: {outcome}"
+        );
     }
 
     fn initdb(&self) -> Program {

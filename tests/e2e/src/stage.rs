@@ -198,7 +198,10 @@ impl Stage {
         let outcome = finish(self.served(program, &self.file("statistics")));
         let printed = format!("{}{}", outcome.stdout, outcome.stderr);
         let message = self.environment.refusal.message();
-        assert!(!outcome.status.success() && printed.contains(message), "it should fail with `{message}`: {outcome}");
+        assert!(
+            !outcome.status.success() && printed.contains(message),
+            "it should fail with `{message}`: {outcome}"
+        );
         println!("{}: instructions are not caught without seccomp(2): {message}", self.environment);
         None
     }

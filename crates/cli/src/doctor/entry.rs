@@ -4,7 +4,7 @@
 
 use super::Check;
 use crate::arch::LOADER;
-use crate::child::{ask, hear, makes_memfds, Outcome, Output};
+use crate::child::{ask, capture_output, makes_memfds, Outcome, Output};
 use crate::cli::EntryPoint;
 use crate::errno;
 use crate::library::{executable, preload_list};
@@ -136,7 +136,7 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
     let words = words.chain((needs == Needs::Least).then(|| "--least".into()));
     let words: Vec<_> = words.filter_map(|word| CString::new(word.into_vec()).ok()).collect();
     let argv: Vec<_> = words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
-    let printed = hear(|| {
+    let printed = capture_output(|| {
         if leaves_no_core {
             limit_core();
         }
@@ -180,7 +180,7 @@ fn first_line_after_prefix(text: &str) -> String {
 /// Checks in the new process whether this way leads to the engine.
 pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
     if entry == EntryPoint::Guest {
-        meet_at_a_lock();
+        wake_futex();
     }
     match entry {
         EntryPoint::Guest => match complete_requests(needs).map_err(|fault| fault.to_string())? {
@@ -193,7 +193,7 @@ pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
 
 /// Makes the call that threads make when they meet at a lock. The threads of a trial do so only by chance. As in libc, a
 /// refusal ends the process. [`TRIAL`] makes the call itself.
-fn meet_at_a_lock() {
+fn wake_futex() {
     let lock = AtomicU32::new(0);
     // SAFETY: FUTEX_WAKE does not access the word.
     let woken =

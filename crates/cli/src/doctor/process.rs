@@ -40,7 +40,7 @@ struct Process {
 
 /// Prints the report on process `pid`, and returns 0 if anyring is in it, otherwise 1.
 pub fn run(pid: u32, json: bool) -> Result<i32, Failure> {
-    let process = look(pid)?;
+    let process = inspect(pid)?;
     let text = match json {
         true => {
             let json = serde_json::to_string_pretty(&process);
@@ -52,7 +52,7 @@ pub fn run(pid: u32, json: bool) -> Result<i32, Failure> {
     Ok(i32::from(process.way.is_none()))
 }
 
-fn look(pid: u32) -> Result<Process, Failure> {
+fn inspect(pid: u32) -> Result<Process, Failure> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let failed = |error: std::io::Error| match error.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH) => Failure::own(format!("--pid {pid}: no such process, or no /proc")),

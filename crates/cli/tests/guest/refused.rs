@@ -18,7 +18,10 @@ fn is_refused(path: &Path, status: i32, words: &str) {
     let output = run(Command::new(HOST).arg("--program=ra").args([path, path, path]));
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(status), "{path:?}: {}", text(&output));
-    assert!(output.stdout.is_empty() && printed.lines().count() == 1 && printed.starts_with("anyring: "), "{printed}");
+    assert!(
+        output.stdout.is_empty() && printed.lines().count() == 1 && printed.starts_with("anyring: "),
+        "{printed}"
+    );
     assert!(printed.contains(&*path.to_string_lossy()) && printed.contains(words), "{words}: {printed}");
 }
 

@@ -312,7 +312,7 @@ impl RingGuard {
             self.act_released(due, later);
         }
         if let Some(held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) {
-            self.go_on_holding(held);
+            self.keep_lock(held);
         }
         // Signal handlers run from now on: a handler that jumps away leaves nothing undone.
         drop(handlers_wait);
@@ -333,7 +333,7 @@ impl RingGuard {
     /// Continues with the lock, which `release` took again for work left for the holder.
     #[cold]
     #[inline(never)]
-    fn go_on_holding(&mut self, mut held: Held<'static, Option<Box<State>>>) {
+    fn keep_lock(&mut self, mut held: Held<'static, Option<Box<State>>>) {
         let Some(state) = held.as_deref_mut().map(NonNull::from) else { return };
         self.state = state;
         self.held = Some(held);

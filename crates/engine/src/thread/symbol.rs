@@ -30,12 +30,12 @@ struct Search {
 /// Returns the address of a libc function, if the loader knows a glibc.
 pub fn of_libc(name: &'static CStr) -> Option<usize> {
     let mut search = Search { name, found: None };
-    // SAFETY: `look` gets the loader's data, and `search`, which lives through the call.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    // SAFETY: `find_in_object` gets the loader's data, and `search`, which lives through the call.
+    unsafe { libc::dl_iterate_phdr(Some(find_in_object), (&raw mut search).cast()) };
     search.found
 }
 
-unsafe extern "C" fn look(object: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+unsafe extern "C" fn find_in_object(object: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: the loader and `of_libc` give valid arguments for the time of this call. The loader keeps the headers
     // mapped and knows the object, so its tables are sound.
     unsafe {

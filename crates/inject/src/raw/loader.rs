@@ -80,18 +80,18 @@ unsafe extern "C" fn dl_debug_state() {
         ".cfi_startproc",
         "endbr64",
         pushed!("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11"), // the stack is aligned for the call
-        "call {look}",
+        "call {scan_new_objects}",
         popped!("r11", "r10", "r9", "r8", "rdi", "rsi", "rdx", "rcx", "rax"),
         "ret",
         ".cfi_endproc",
-        look = sym look,
+        scan_new_objects = sym scan_new_objects,
     )
 }
 
 /// Scans the new objects. The thread holds the loader's lock, so nothing here may end it. Another thread may hold
 /// [`KNOWN`] and wait for the loader's lock. So this function does not wait for [`KNOWN`]. Objects that it leaves out
 /// are scanned once dlopen(3) has loaded them.
-extern "C" fn look() {
+extern "C" fn scan_new_objects() {
     let errno = sys::errno();
     let _ = broken::contain_any(|| {
         entry::inside(|| {

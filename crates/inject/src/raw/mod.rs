@@ -145,12 +145,12 @@ enum When {
 }
 
 fn cover(known: &mut Known, when: When) {
-    let first_new = object::look(known);
+    let first_new = object::scan_new(known);
     patch::forget_unmapped(&known.objects);
     if backend::serves_instructions() {
         // Everything mapped was scanned, and dlopen(3) calls this again.
         descriptors::set_closes_are_seen(!known.may_close);
-        vforks::look(known.may_lend_memory);
+        vforks::update_seen(known.may_lend_memory);
         files::set_locks_are_seen(!known.may_close);
         if known.may_change_identity {
             identity::may_change_unseen();

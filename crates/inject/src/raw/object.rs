@@ -106,7 +106,7 @@ struct Search {
 
 /// Scans what was mapped since the last call. Returns the index in `known.objects` of the first new object. An object
 /// for which there is no memory is scanned the next time.
-pub fn look(known: &mut Known) -> usize {
+pub fn scan_new(known: &mut Known) -> usize {
     let mut search =
         Search { known_additions: known.additions, additions: known.additions, listed: Ok(Vec::new()) };
     // SAFETY: `list` is called back with `search`, for each object, before this returns.
@@ -214,7 +214,7 @@ impl Drop for Kept {
 }
 
 /// Records that dlopen(3) has returned `handle`. If the first scan left that library out, the program can now call its
-/// functions by the handle, past this library's symbols. The next [`look`] then scans it, though nothing was added.
+/// functions by the handle, past this library's symbols. The next [`scan_new`] then scans it, though nothing was added.
 pub fn opened(known: &mut Known, handle: *mut c_void) {
     // The beginning of link.h's struct link_map.
     #[repr(C)]

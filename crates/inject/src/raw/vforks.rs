@@ -34,7 +34,7 @@ pub fn resolve() {
 
 /// Decides whether the wrappers see every child that runs in this memory. If they do, most calls need not ask the
 /// kernel for the process id. `unseen`: some instruction of the program may make such a child.
-pub fn look(unseen: bool) {
+pub fn update_seen(unseen: bool) {
     borrowed::are_seen(!unseen && CALLED.load(Ordering::Relaxed));
 }
 

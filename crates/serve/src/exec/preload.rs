@@ -15,7 +15,9 @@ pub const LONGEST: usize = 512;
 pub fn loadable(list: usize, is_foreign: bool, then: &mut dyn FnMut(usize)) {
     let environment = Environment::read(list);
     let (mut rest, mut string, mut is_given) = ([0; LONGEST], [0; LONGEST + NAME.len()], false);
-    if let Some(rest) = environment.preloads.then(|| shortened(environment.preload, is_foreign, &mut rest)).flatten() {
+    if let Some(rest) =
+        environment.preloads.then(|| shortened(environment.preload, is_foreign, &mut rest)).flatten()
+    {
         with_copy(list, 1, &mut |words| {
             let Some(at) = words.iter().position(|word| *word == environment.preload - NAME.len()) else { return };
             match text(&mut string, &[NAME, rest], None) {

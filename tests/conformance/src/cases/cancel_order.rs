@@ -188,7 +188,7 @@ fn what_a_link_timeout_ends_comes_behind_it(cx: &Context) {
 }
 
 /// True if events are reported before a call arrives, instead of when the ring's owner asks for them.
-fn tells_at_once(cx: &Context) -> bool {
+fn reports_at_once(cx: &Context) -> bool {
     cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN == 0
 }
 
@@ -199,7 +199,7 @@ fn data_that_came_before_is_reported(cx: &Context) {
         ring.go(sqe::cancel(1, 0).data(10));
         let multishot = name.ends_with("multishot");
         let res = if name == "READ" { 3 } else { libc::POLLIN.into() };
-        match (tells_at_once(cx), multishot) {
+        match (reports_at_once(cx), multishot) {
             (true, true) => assert_eq!(ring.wait_ordered(3), [(1, res), (10, 0), (1, -ECANCELED)], "{name}"),
             (true, false) => assert_eq!(ring.wait_ordered(2), [(1, res), (10, -ENOENT)], "{name}"),
             (false, _) => assert_eq!(ring.wait_ordered(2), [(10, 0), (1, -ECANCELED)], "{name}"),
@@ -215,7 +215,7 @@ fn part_of_a_waitall_is_reported(cx: &Context) {
     ring.go(recv.data(1));
     (&other).write_all(b"abc").expect("write");
     ring.go(sqe::cancel(1, 0).data(10));
-    let res = if tells_at_once(cx) { 3 } else { -ECANCELED };
+    let res = if reports_at_once(cx) { 3 } else { -ECANCELED };
     assert_eq!(ring.wait_ordered(2), [(10, 0), (1, res)]);
 }
 
@@ -231,7 +231,7 @@ fn a_timeout_that_is_due_is_not_found(cx: &Context) {
         }
         ring.go(cancel.data(10));
         let mut seen = [(1, -ETIME), (10, -ENOENT)];
-        if !tells_at_once(cx) {
+        if !reports_at_once(cx) {
             seen.reverse();
         }
         assert_eq!(ring.wait_ordered(2), seen);

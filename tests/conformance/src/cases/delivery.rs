@@ -22,7 +22,7 @@ fn feed_later(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::Fil
 static LOOKS: AtomicBool = AtomicBool::new(false);
 
 /// Writes one byte from another thread once this one polls memory, and no other thread has anything to do.
-fn feed_who_looks(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::File> {
+fn feed_poller(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::File> {
     let tid = gettid();
     std::thread::spawn(move || {
         while !LOOKS.load(Ordering::SeqCst) {
@@ -48,7 +48,7 @@ fn spin(mut done: impl FnMut() -> bool) {
 fn cq_is_filled_without_a_call(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
-    let feeder = feed_who_looks(writer);
+    let feeder = feed_poller(writer);
     spin(|| ring.cq_ready() == 1);
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1));
     feeder.join().expect("the feeder");
@@ -66,7 +66,7 @@ fn cq_is_filled_without_a_call_for_a_timeout(cx: &Context) {
 fn cq_is_filled_without_a_call_for_an_async_read(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_ASYNC));
-    let feeder = feed_who_looks(writer);
+    let feeder = feed_poller(writer);
     spin(|| ring.cq_ready() == 1);
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1));
     feeder.join().expect("the feeder");
@@ -76,7 +76,7 @@ fn cq_is_filled_without_a_call_for_an_async_read(cx: &Context) {
 fn coop_taskrun_needs_some_call(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, IORING_SETUP_COOP_TASKRUN), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
-    let feeder = feed_who_looks(writer);
+    let feeder = feed_poller(writer);
     LOOKS.store(true, Ordering::SeqCst);
     let start = Instant::now();
     while ring.cq_ready() == 0 {
@@ -189,7 +189,7 @@ fn taskrun_flag_with_coop(cx: &Context) {
     let flags = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, flags), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
-    let feeder = feed_who_looks(writer);
+    let feeder = feed_poller(writer);
     // An interrupt may run the work before the flag is seen: then the CQE is there.
     spin(|| ring.sq_flags() & IORING_SQ_TASKRUN != 0 || ring.cq_ready() == 1);
     assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0), 0);

@@ -370,7 +370,7 @@ fn to_a_ring_that_is_closed_meanwhile(cx: &Context) {
             }
             spin(50 * round as u64);
         }
-        crate::polled::look("a message to a closed ring", || refused.load(Ordering::Relaxed));
+        crate::polled::poll_until("a message to a closed ring", || refused.load(Ordering::Relaxed));
         stop.store(true, Ordering::Relaxed);
         let sent: u32 = senders.into_iter().map(|sender| sender.join().expect("a sender")).sum();
         assert!(sent > 0);

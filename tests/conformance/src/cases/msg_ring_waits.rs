@@ -2,7 +2,7 @@
 //! may keep such a waiter awake for a while; a program must not notice.
 
 use super::prelude::*;
-use crate::polled::look;
+use crate::polled::poll_until;
 use crate::sys::{count_signal, gettid, SIGNALS};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -53,10 +53,10 @@ fn rounds(
                     spin(5);
                     assert_eq!(sender.run(message(number, n.into())), 0);
                 }
-                look("the receiver", || begun.load(Ordering::Acquire) >= round);
+                poll_until("the receiver", || begun.load(Ordering::Acquire) >= round);
                 spin(5 + round % 8 * 5);
                 disturb(&mut sender, number);
-                look("the receiver's wait to end", || ended.load(Ordering::Acquire) >= round);
+                poll_until("the receiver's wait to end", || ended.load(Ordering::Acquire) >= round);
             }
         });
         for round in 1..=ROUNDS {
@@ -89,7 +89,7 @@ fn a_handler_ends_the_wait_for_the_next_message(cx: &Context) {
                 answer if answer == -libc::ETIME as isize => missed += 1,
                 answer => panic!("{flags:#x}: {answer}"),
             }
-            look("the handler", || SIGNALS.load(Ordering::SeqCst) - before == round);
+            poll_until("the handler", || SIGNALS.load(Ordering::SeqCst) - before == round);
         };
         rounds(cx, flags, |_, _| signal(receiver, libc::SIGUSR1), quiet);
         assert!(missed < ROUNDS / 2, "{flags:#x}: {missed} of {ROUNDS} handlers ended no wait");
@@ -123,7 +123,7 @@ fn a_handler_beside_a_message_takes_nothing_away(cx: &Context) {
                 }
             };
             assert_eq!(cqe.user_data, 99);
-            look("the handler", || SIGNALS.load(Ordering::SeqCst) - before == round);
+            poll_until("the handler", || SIGNALS.load(Ordering::SeqCst) - before == round);
         };
         let disturb = |sender: &mut Ring, number| {
             signal(receiver, libc::SIGUSR1);

@@ -261,7 +261,7 @@ fn submit_ahead(ring: &Ring, ahead: u32) {
 }
 
 /// Waits until `done` holds, without a system call on the ring.
-fn look(what: &str, mut done: impl FnMut() -> bool) {
+fn poll_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < TOO_LONG, "it never came: {what}");
@@ -272,7 +272,7 @@ fn look(what: &str, mut done: impl FnMut() -> bool) {
 /// Lets the thread catch up with the tail.
 fn stop(ring: &Ring) {
     let tail = ring.params.sq_off.tail;
-    look("the tail", || {
+    poll_until("the tail", || {
         let stopped = ring.sq_head() == ring.word_at(tail);
         if !stopped {
             ring.set_word_at(tail, ring.sq_head().wrapping_add(1));
@@ -287,11 +287,11 @@ fn stop(ring: &Ring) {
 fn tail_behind_the_head_of_a_polled_ring_in_two_processes(cx: &Context) {
     let ring = polled_with_quiet_nops(cx);
     submit_ahead(&ring, 1);
-    look("the first", || ring.sq_head() == 1);
+    poll_until("the first", || ring.sq_head() == 1);
     assert_eq!(in_child(|| submit_ahead(&ring, 1)), 0);
-    look("the child's", || ring.sq_head() == 2);
+    poll_until("the child's", || ring.sq_head() == 2);
     submit_ahead(&ring, u32::MAX);
-    look("round after round", || ring.sq_head() >= 3 * ENTRIES);
+    poll_until("round after round", || ring.sq_head() >= 3 * ENTRIES);
     stop(&ring);
     drop(ring);
     others_are_well(cx);
@@ -305,12 +305,12 @@ fn endless_submission_leaves_time_for_the_rest(cx: &Context) {
     ring.set_sqe(0, sqe::timeout(&time, 0, 0).data(1));
     ring.set_sqe(1, sqe::read(fd(&reader), &mut bytes, 0).data(2));
     submit_ahead(&ring, 2);
-    look("the requests", || ring.sq_head() == 2);
+    poll_until("the requests", || ring.sq_head() == 2);
     (0..2).for_each(|index| ring.set_sqe(index, sqe::nop().with(IOSQE_CQE_SKIP_SUCCESS)));
     submit_ahead(&ring, u32::MAX);
-    look("round after round", || ring.sq_head() >= 3 * ENTRIES);
+    poll_until("round after round", || ring.sq_head() >= 3 * ENTRIES);
     writer.write_all(b"x").expect("write");
-    look("both", || ring.cq_ready() == 2);
+    poll_until("both", || ring.cq_ready() == 2);
     stop(&ring);
     assert_eq!(ring.wait_sorted(2), [(1, -ETIME), (2, 1)]);
 }

@@ -353,7 +353,7 @@ fn polling_thread_makes_them(cx: &Context) {
             reads.map(|(n, page)| sqe::read(fd(&file), page, n as i64 * 4096).data(n as u64)).collect();
         polled::go(&mut ring, &reads);
         if round % 2 == 0 {
-            polled::look("the CQEs", || ring.cq_ready() == 16);
+            polled::poll_until("the CQEs", || ring.cq_ready() == 16);
         }
         assert_eq!(ring.wait_sorted(16), (0..16).map(|n| (n, 4096)).collect::<Vec<_>>());
         assert!(bytes.chunks(4096).zip(1..).all(|(page, value)| is_all(page, value)));

@@ -24,7 +24,7 @@ fn submits_without_a_call(cx: &Context) {
 fn fills_the_cq_without_a_call(cx: &Context) {
     let mut ring = polled(cx, 8);
     go(&mut ring, &[1, 2, 3].map(|n| sqe::nop().data(n)));
-    look("three CQEs", || ring.cq_ready() == 3);
+    poll_until("three CQEs", || ring.cq_ready() == 3);
     assert_eq!([1, 2, 3].map(|_| ring.peek().expect("a CQE").user_data), [1, 2, 3]);
 }
 

@@ -79,7 +79,7 @@ fn shares(ring: &mut Ring, write: Sqe, read: impl Fn(&mut [u8]) -> Sqe) -> (u8, 
     go(ring, &[read(&mut waits).data(1)]);
     wait_consumed(ring);
     go(ring, &[write.data(2)]);
-    look("the write's CQE", || ring.cq_ready() != 0);
+    poll_until("the write's CQE", || ring.cq_ready() != 0);
     go(ring, &[read(&mut comes).data(3)]);
     assert_eq!(ring.wait_sorted(3), [(1, 1), (2, 2), (3, 1)]);
     (waits[0], comes[0])
@@ -117,7 +117,7 @@ fn pending_write_is_made_first(cx: &Context) {
         go(&mut ring, &[sqe::write(fd(&writer), b"a", 0).data(1)]);
         wait_consumed(&ring);
         go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(2)]);
-        look("the read's CQE", || ring.cq_ready() != 0);
+        poll_until("the read's CQE", || ring.cq_ready() != 0);
         go(&mut ring, &[sqe::write(fd(&writer), b"b", 0).data(3)]);
         assert_eq!(ring.wait_sorted(3), [(1, 1), (2, 4096), (3, 1)], "round {round}");
         go(&mut ring, &[sqe::read(fd(&reader), &mut rest, 0)]);
@@ -134,7 +134,7 @@ fn wakes_for_a_pending_read_and_takes_sqes_again(cx: &Context) {
     wait_asleep(&ring);
     writer.write_all(b"ab").expect("write");
     assert_eq!(seen(&mut ring).res, 2);
-    look("the cleared flag", || !sleeps(&ring));
+    poll_until("the cleared flag", || !sleeps(&ring));
     ring.push(sqe::nop().data(1));
     ring.publish();
     assert_eq!(seen(&mut ring).user_data, 1);
@@ -225,7 +225,7 @@ fn overflow_raises_the_flag_and_enter_flushes(cx: &Context) {
         go(&mut ring, &[0, 1].map(|n| sqe::nop().data(2 * round + n)));
         wait_consumed(&ring);
     }
-    look("the flag", || ring.sq_flags() & IORING_SQ_CQ_OVERFLOW != 0);
+    poll_until("the flag", || ring.sq_flags() & IORING_SQ_CQ_OVERFLOW != 0);
     (0..4).for_each(|n| assert_eq!(ring.peek().map(|cqe| cqe.user_data), Some(n)));
     std::thread::sleep(QUIET);
     assert_eq!(ring.cq_ready(), 0, "only an enter moves what overflowed");
@@ -292,7 +292,7 @@ fn close_with_requests_in_flight(cx: &Context) {
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0), sqe::timeout(&ts, 0, 0)]);
     wait_consumed(&ring);
     drop(ring);
-    look("the thread's end", || pollers().is_empty());
+    poll_until("the thread's end", || pollers().is_empty());
     writer.write_all(b"x").expect("the pipe is still open");
     let mut byte = [0; 1];
     (&reader).read_exact(&mut byte).expect("nobody took the byte");
@@ -305,6 +305,6 @@ fn close_ends_the_thread(cx: &Context) {
         go(&mut ring, &[sqe::nop()]);
         seen(&mut ring);
         drop(ring);
-        look("the thread's end", || pollers().is_empty());
+        poll_until("the thread's end", || pollers().is_empty());
     }
 }

@@ -74,7 +74,7 @@ fn affinity_of_an_offline_cpu_is_einval(cx: &Context) {
     for cpu in [4095, 1 << 20, u32::MAX] {
         assert_eq!(refusal(cx, affine(cpu)), -EINVAL, "CPU {cpu}");
     }
-    look("no thread is left", || pollers().is_empty());
+    poll_until("no thread is left", || pollers().is_empty());
     assert!(refusal(cx, Params { sq_thread_cpu: 4095, ..params(0) }) >= 0, "not looked at without SQ_AFF");
 }
 
@@ -106,7 +106,7 @@ fn affinity_is_that_of_the_thread(cx: &Context) {
         ring.wait();
         assert_eq!(pollers().into_iter().map(cpus_of).collect::<Vec<_>>(), [vec![cpu]]);
         drop(ring);
-        look("the thread's end", || pollers().is_empty());
+        poll_until("the thread's end", || pollers().is_empty());
     }
 }
 
@@ -131,7 +131,7 @@ fn without_affinity_the_thread_runs_where_its_maker_may(cx: &Context) {
     ring.wait();
     assert_eq!(pollers().into_iter().map(cpus_of).collect::<Vec<_>>(), std::slice::from_ref(&all));
     drop(ring);
-    look("the thread's end", || pollers().is_empty());
+    poll_until("the thread's end", || pollers().is_empty());
     pin(all[0]);
     let mut ring = polled(cx, 4);
     go(&mut ring, &[sqe::nop()]);
@@ -197,7 +197,7 @@ fn attached_ring_shares_the_thread(cx: &Context) {
     std::thread::sleep(Duration::from_millis(5)); // in which another thread would have got its name
     assert_eq!(pollers(), [thread]);
     let _another = polled(cx, 4);
-    look("a second thread", || pollers().len() == 2);
+    poll_until("a second thread", || pollers().len() == 2);
 }
 
 #[case(own_flags)]
@@ -227,7 +227,7 @@ fn attached_ring_outlives_the_first(cx: &Context) {
     go(&mut third, &[sqe::nop().data(9)]);
     assert_eq!((third.wait().user_data, pollers().len()), (9, 1));
     drop((second, third));
-    look("the thread's end", || pollers().is_empty());
+    poll_until("the thread's end", || pollers().is_empty());
 }
 
 #[case(own_flags)]

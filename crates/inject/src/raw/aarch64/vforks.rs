@@ -5,4 +5,4 @@
 pub fn resolve() {}
 
 /// Children in this memory are never seen.
-pub fn look(_: bool) {}
+pub fn update_seen(_: bool) {}

@@ -178,7 +178,7 @@ struct Alarm {
     late_us: Cell<Option<f64>>,
 }
 
-unsafe extern "C" fn note(handle: *mut c_void) {
+unsafe extern "C" fn record_expiry(handle: *mut c_void) {
     // SAFETY: the handle's first word is the Alarm that `fire_libuv` keeps until the last has fired.
     let alarm = unsafe { &*handle.cast::<*const Alarm>().read() };
     alarm.late_us.set(Some(late_us(alarm.deadline_ns)));
@@ -195,7 +195,7 @@ fn fire_libuv(timeouts: u64, step: u64) -> Outcome<Vec<f64>> {
         .collect();
     for alarm in &alarms {
         let timeout_ms = alarm.deadline_ns / 1_000_000 - now_ms;
-        libuv.timer().start(timeout_ms, note, std::ptr::from_ref(alarm).cast_mut().cast());
+        libuv.timer().start(timeout_ms, record_expiry, std::ptr::from_ref(alarm).cast_mut().cast());
     }
     while alarms.iter().any(|alarm| alarm.late_us.get().is_none()) {
         libuv.run_once();
