@@ -112,7 +112,7 @@ impl Backend {
         }
     }
 
-    /// True if libanyring.so serves it.
+    /// True if libanyring.so serves this backend.
     pub fn is_ours(self) -> bool {
         matches!(self, Backend::Anyring | Backend::AnyringAio | Backend::AnyringAioPoll)
     }

@@ -316,7 +316,7 @@ pub enum Transferring {
 }
 
 impl Transferring {
-    /// True if it takes bytes from memory.
+    /// True if the transfer takes bytes from memory.
     pub fn is_write(self) -> bool {
         matches!(self, Transferring::Write | Transferring::Send)
     }

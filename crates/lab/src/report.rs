@@ -96,7 +96,7 @@ pub struct Figure {
     pub unit: String,
     /// True if higher is better, as for rates. For all other figures lower is better.
     pub more_is_better: bool,
-    /// The name of its chart's axis, if that is not the workload's.
+    /// The name of the chart's axis for this figure, if it differs from the workload's.
     pub axis: Option<String>,
     /// The place on a chart's axis, if the group has one.
     pub x: Option<f64>,

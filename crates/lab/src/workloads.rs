@@ -73,9 +73,9 @@ impl Default for Plan {
 pub struct Measurement {
     /// The task's work.
     pub work: Work,
-    /// The backends on which it has a meaning, in the order of [`Backend::ALL`].
+    /// The backends on which the task has a meaning, in the order of [`Backend::ALL`].
     pub backends: Vec<Backend>,
-    /// The meaning of its figures, as many as [`Work`] has.
+    /// The meaning of the task's figures, as many as [`Work`] has.
     pub figures: Vec<Figure>,
     /// True if requests that went to a worker are counted.
     pub count_punted: bool,

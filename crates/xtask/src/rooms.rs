@@ -13,7 +13,7 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 pub struct File {
     /// The file's path below the folder of the crate's sources.
     pub path: PathBuf,
-    /// The room that it is in.
+    /// The room that the file is in.
     pub room: String,
     imports: Imports,
     /// True if the file extends `RingGuard`.

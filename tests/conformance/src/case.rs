@@ -38,8 +38,8 @@ pub struct Topic {
     pub path: &'static str,
     /// The first kernel on which its cases hold, except for cases that name another.
     pub since: &'static str,
-    /// The source of its claims, except for cases that name another: a man page, or a kernel source file. Each case was
-    /// also tried on the kernel itself.
+    /// The source of the topic's claims: a man page, or a kernel source file. A case may name another source. Each case
+    /// was also tried on the kernel itself.
     pub source: &'static str,
 }
 

@@ -33,7 +33,7 @@ impl Kind {
         known.unwrap_or((Kind::Fails, pattern))
     }
 
-    /// True if it is about the case's answers, not about its claim.
+    /// True if the difference is in the case's answers, not in its claim.
     pub fn is_of_answers(self) -> bool {
         matches!(self, Kind::Answers | Kind::MayAnswer)
     }

@@ -20,10 +20,10 @@ type Words = BTreeSet<String>;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recorded {
-    /// The reason why it could not be tried; all else is empty then.
+    /// The reason why the case could not be tried; all other fields are empty then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// True if it holds for every set of setup flags.
+    /// True if the record holds for every set of setup flags.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub any_flags: bool,
     /// Names of the interface with which something succeeded in each run.

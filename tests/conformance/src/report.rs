@@ -62,7 +62,7 @@ impl Report {
         }
     }
 
-    /// True if it failed, or if its answers are not the kernel's.
+    /// True if the case failed, or if its answers are not the kernel's.
     pub fn failed(&self) -> bool {
         matches!(self.outcome, Outcome::Failed(_) | Outcome::Otherwise(_))
     }

@@ -67,7 +67,7 @@ pub enum Side {
 pub struct Divergence {
     /// The seed.
     pub seed: u64,
-    /// The differences of its last attempt.
+    /// The differences of the seed's last attempt.
     pub differences: Vec<Difference>,
 }
 

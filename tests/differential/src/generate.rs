@@ -104,7 +104,7 @@ fn setup(random: &mut fastrand::Rng) -> (u32, u32) {
     (flags, cq_entries)
 }
 
-/// True if it may post several CQEs.
+/// True if the request may post several CQEs.
 fn is_multishot(request: &Request) -> bool {
     let receives = [Opcode::Recv as u8, Opcode::Recvmsg as u8].contains(&request.opcode);
     request.opcode == Opcode::ReadMultishot as u8
@@ -117,7 +117,7 @@ struct Generator {
     next_id: u64,
     /// The first request of the current submission.
     first_of_batch: u64,
-    /// The opcodes that all programs are made of.
+    /// The opcodes from which every program is made.
     common: Vec<Opcode>,
     model: Model,
     first_of_chain: bool,
@@ -127,7 +127,7 @@ struct Generator {
     drains: bool,
     /// True if requests of [`USED_LATER`] are made, too.
     later: bool,
-    /// True if some of them send with zero copy.
+    /// True if some requests of [`USED_LATER`] send with zero copy.
     zero_copy: bool,
 }
 

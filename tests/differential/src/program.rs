@@ -109,7 +109,7 @@ pub enum Value {
     Plain(u64),
     /// This many bytes for the kernel to read, different for each request.
     Source(u32),
-    /// This many bytes for the kernel to write; recorded.
+    /// This many bytes for the kernel to write. What it writes is recorded.
     Sink(u32),
     /// Eight bytes that hold a number.
     Number(u64),
@@ -135,7 +135,7 @@ pub enum Value {
     Statx,
     /// struct epoll_event.
     Event(u32, u64),
-    /// Room for this many struct epoll_event; recorded.
+    /// Room for this many struct epoll_event. What the kernel writes there is recorded.
     Events(u32),
     /// The listener's address.
     ListenerAddress,
@@ -147,7 +147,7 @@ pub enum Value {
     AddressLength,
     /// Descriptors' numbers.
     Descriptors(Vec<Target>),
-    /// Room for two descriptor numbers; recorded.
+    /// Room for two descriptor numbers, which are recorded.
     TwoNumbers,
     /// Buffers to be provided: count, and bytes of each.
     Buffers(u32, u32),
@@ -184,7 +184,7 @@ pub struct Request {
     pub file_index_of: Option<End>,
     pub addr3: Value,
     pub pad2: u64,
-    /// True if it was changed so that it is probably refused.
+    /// True if the request was changed so that it is probably refused.
     pub mutated: bool,
 }
 
@@ -277,7 +277,7 @@ pub enum Step {
 /// A seed's program.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// The seed that it was made from.
+    /// The seed from which the program was made.
     pub seed: u64,
     /// The door through which it reaches io_uring.
     pub door: Door,

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Number of rings that a program has at a time.
 pub const RINGS: u8 = 6;
-/// Number of its contexts of Linux AIO.
+/// Number of the program's contexts of Linux AIO.
 pub const CONTEXTS: u8 = 3;
 /// The first descriptor that requests may name, and that any thread may close or replace.
 pub const FIRST_VICTIM: i32 = 100;
@@ -211,13 +211,13 @@ impl Step {
 /// A hostile program.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// The seed that it was made from.
+    /// The seed from which the program was made.
     pub seed: u64,
-    /// True if it calls by `syscall` instructions instead of libc's syscall().
+    /// True if the program calls by `syscall` instructions instead of libc's syscall().
     pub raw: bool,
-    /// True if it runs as a user without privileges, so that RLIMIT_NPROC counts.
+    /// True if the program runs as a user without privileges, so that RLIMIT_NPROC counts.
     pub unprivileged: bool,
-    /// True if it has two copies of the library.
+    /// True if the program has two copies of the library.
     pub twice: bool,
     /// Its steps.
     pub steps: Vec<Step>,

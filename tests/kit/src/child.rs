@@ -91,7 +91,7 @@ impl Child {
         self.begun.elapsed()
     }
 
-    /// True if it has ended, or is late.
+    /// True if the child has ended, or is late.
     pub fn is_over(&self) -> bool {
         self.has_ended() || self.elapsed() > self.limit
     }

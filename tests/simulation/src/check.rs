@@ -33,11 +33,11 @@ pub struct Record {
     kind: Kind,
     /// Memory that the request works on, kept to the end of the process.
     pub buffer: Vec<u8>,
-    /// True if it is in a chain.
+    /// True if the request is in a chain.
     pub linked: bool,
     cancelled: bool,
     done: bool,
-    /// True if its ring was closed.
+    /// True if the request's ring was closed.
     abandoned: bool,
     /// The latest time at which a TIMEOUT may expire; set once it was submitted.
     due_ns: Option<u64>,

@@ -93,7 +93,7 @@ struct Report {
     library: Option<PathBuf>,
     /// The reason why the library was not found.
     no_library: Option<String>,
-    /// The version of the C library into which it was loaded.
+    /// The version of the C library of the program into which libanyring.so was loaded.
     glibc: Option<String>,
     entry_points: Vec<Check>,
     building_blocks: Vec<Check>,

@@ -95,8 +95,8 @@ fn take(is_last: bool, signal: c_int) -> Option<siginfo_t> {
     }
 }
 
-/// Replaces the signal that is about to be handled by the oldest kept signal of its number. False if there is nothing
-/// to handle: the signal is a carrier, and no kept signal is left.
+/// Exchanges the signal in `info`, whose handler is about to run, for the oldest kept signal of its number. False if no
+/// handler must run: the signal is a carrier, and no kept signal is left.
 pub fn in_turn(signal: c_int, info: &mut siginfo_t) -> bool {
     if mask::kept().load(Ordering::Relaxed).is_null() {
         return !is_carrier(info);

@@ -57,7 +57,7 @@ pub struct Waiting {
     pub id: u64,
     /// Its opcode.
     pub opcode: u8,
-    /// The object that it waits for; `None` for a timeout.
+    /// The object that the request waits for; `None` for a timeout.
     pub end: Option<End>,
 }
 

@@ -1,4 +1,4 @@
-//! Requests without and with IOSQE_ASYNC, in turns: the way of each, and its cost.
+//! Requests without and with IOSQE_ASYNC, in turns: the path that each takes, and its cost.
 
 mod file;
 mod stream;
