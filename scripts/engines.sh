@@ -98,7 +98,7 @@ programs() {
   fi
 }
 
-# The base image, and what the build stage's `make` finds.
+# Copies the base image, and the built files, so that `make` in the build stage finds them.
 bases() {
   cp --reflink=auto "$target/containers/bookworm.tar" "$work/base.tar"
   mkdir -p "$work/built/release"

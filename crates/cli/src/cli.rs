@@ -46,8 +46,8 @@ A library cannot be preloaded into a program that is statically linked or linked
 maps such a program into its own process as a guest, and serves it and everything that it starts.
 Without libanyring.so every program is a guest.
 
-Exit status: the program's own. 125 when anyring could not do its part, 126 when the program cannot
-be executed or cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a usage
+Exit status: the program's own. 125 when anyring itself failed, 126 when the program cannot be
+executed or cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a usage
 error.";
 
 /// Run PROGRAM; anyring serves it if the kernel's io_uring does not work
@@ -158,7 +158,7 @@ pub enum Profile {
     Minimal,
     /// A coding agent's sandbox without network: no sockets that reach other processes, no ptrace (EPERM)
     Agent,
-    /// The agent's sandbox, also without socket pairs: rings have pipes for descriptors there (EPERM)
+    /// The agent's sandbox, also without socket pairs: there a ring's descriptor is a pipe (EPERM)
     AgentStrict,
     /// A service whose filter kills the process for any call that it does not list (kill)
     Kill,
@@ -257,9 +257,9 @@ Examples:
 Tracing anyring's own engine needs no privilege. Tracing the kernel's io_uring needs root, for
 tracefs, and reports no sizes.
 
-Exit status: the program's own; a signal that ended it ends anyring too. 125 when anyring could not
-do its part, 126 when the program cannot be executed or cannot be served, 127 when it was not found,
-2 for a usage error.";
+Exit status: the program's own; a signal that ended it ends anyring too. 125 when anyring itself
+failed, 126 when the program cannot be executed or cannot be served, 127 when it was not found, 2 for
+a usage error.";
 
 /// Run PROGRAM and report which path each of its io_uring requests took
 #[derive(Debug, Args)]
@@ -596,8 +596,8 @@ A run fails when PROGRAM ends by a signal or with another status than 0, takes l
 the last output of the first run of each kind of failure, and the command that repeats it.
 
 Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (PROGRAM made no ring)
-or anyring could not do its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when
-it was not found, 2 for a usage error, 128 plus the signal's number when interrupted.";
+or anyring itself failed, 126 when PROGRAM cannot be executed or cannot be served, 127 when it was
+not found, 2 for a usage error, 128 plus the signal's number when interrupted.";
 
 /// The list of rules, from the engine's table.
 fn chaos_help() -> String {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The command line is wrong.
 pub const USAGE: i32 = 2;
-/// anyring itself could not do its part.
+/// The status if anyring itself failed.
 pub const OWN_FAILURE: i32 = 125;
 /// The program was found, but cannot be executed or cannot be served.
 pub const CANNOT_EXECUTE: i32 = 126;

@@ -147,7 +147,8 @@ fn armed_on_a_pipe_answers_what_is_there(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(IN));
 }
 
-/// The wake-up decides, not the data that is left at a later check. liburing's poll-bench relies on this.
+/// The result names the events that woke the request, even if the data is gone when the result is posted. liburing's
+/// poll-bench relies on this.
 #[case(since = "5.13")]
 fn armed_answers_data_that_the_program_took_meanwhile(cx: &Context) {
     let ((mut reader, mut writer), mut ring) = (pipe(), cx.ring(4));
