@@ -232,7 +232,7 @@ macro_rules! save_registers {
 /// - `give_back`: marks the stack as free. r11 holds [`Registers::stack`].
 /// - `enabled`: marks the alternate signal stack as the kernel's again. r11 is the same.
 ///
-/// The operands of these lines follow, with `emulate` and `stack_flags`.
+/// After these come the operands of the assembly, `emulate` and `stack_flags` among them.
 #[macro_export]
 macro_rules! crossing {
     (enter: $enter:literal, leave: $leave:literal, resume: $resume:literal, give_back: $give_back:literal,

@@ -320,7 +320,7 @@ impl FutexWaiter {
         }
     }
 
-    /// Notifies the thread that a job's wait is over. Returns the number of the thread's turn before that. `None` if
+    /// Notifies the thread that a job's wait is over. Returns the value of `turns` before the notification. `None` if
     /// the thread knew already.
     pub fn release(&self, job: &Job) -> Option<u32> {
         let turn = {
