@@ -659,7 +659,7 @@ pub struct ChaosOptions {
     /// might have then
     #[arg(long, value_name = "FOLDER", requires = "recover", conflicts_with_all = ["only", "junit", "log", "fail_output"])]
     pub crash: Vec<PathBuf>,
-    /// With --crash: run COMMAND by sh(1) after the power loss. The seed fails if COMMAND fails
+    /// Run COMMAND by sh(1) after the power loss of --crash. The seed fails if COMMAND fails
     #[arg(long, value_name = "COMMAND", requires = "crash")]
     pub recover: Option<String>,
     #[command(flatten)]

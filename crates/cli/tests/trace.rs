@@ -507,8 +507,7 @@ fn rates_are_reported_while_the_program_runs() {
     assert_eq!(output(&mut anyring(&["trace", "--live=0", "--", "true"])).status.code(), Some(2));
 }
 
-/// In the report a ring that a child inherited is the same ring, and the child's requests are requests of their
-/// own.
+/// The report shows a ring that a child inherited as the same ring, and the child's requests as requests of their own.
 #[test]
 fn a_child_that_inherited_a_ring_is_traced() {
     let events = trace("user", "--events", &["ring_memory::words_of_a_ring_in_two_processes"]);

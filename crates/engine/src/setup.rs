@@ -192,7 +192,7 @@ fn reset_after_fork() {
 fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOptions>) -> Result<i32, Errno> {
     let (ends, theirs) = ends::make()?;
     if ends.is_first_pipe {
-        crate::log::line("rings have pipes for descriptors, since socketpair(2) is refused here");
+        crate::log::line("the descriptors of rings are pipes, since socketpair(2) is refused here");
     }
     let choosing = NUMBERS.lock();
     let program_end = descriptors::to_ring_number(theirs)?;

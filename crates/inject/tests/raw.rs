@@ -330,7 +330,7 @@ fn the_log_says_why_a_call_keeps_trapping() {
     let log = scratch("raw").join("patch.log");
     for (case, reasons) in [
         ("refused", &["code must not be writable here"][..]),
-        ("shapes", &["no instruction that may be done elsewhere is directly before it"]),
+        ("shapes", &["no instruction directly before it can be moved"]),
     ] {
         let _ = std::fs::remove_file(&log); // of an earlier run
         let output = output(trapped(&program).env("ANYRING_LOG", &log).arg(case));

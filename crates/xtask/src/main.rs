@@ -19,10 +19,10 @@ struct Arguments {
 enum Task {
     /// Build liburing.so.2 and liburing-ffi.so.2 that can stand in for the installed ones
     Dropin {
-        /// With the release profile
+        /// Use the release profile
         #[arg(long)]
         release: bool,
-        /// For another processor, by rustc's name (aarch64-unknown-linux-gnu) [default: for this machine]
+        /// Build for another processor, by rustc's name (aarch64-unknown-linux-gnu) [default: for this machine]
         #[arg(long)]
         target: Option<String>,
         /// The folder to put them into [default: target/PROFILE/dropin]
@@ -31,10 +31,10 @@ enum Task {
     },
     /// Compare the symbols of libanyring.so and both drop-ins with the version maps and the installed liburing
     CheckSymbols {
-        /// With the release profile
+        /// Use the release profile
         #[arg(long)]
         release: bool,
-        /// For another processor, by rustc's name (aarch64-unknown-linux-gnu) [default: for this machine]
+        /// Check another processor's libraries, by rustc's name (aarch64-unknown-linux-gnu) [default: this machine's]
         #[arg(long)]
         target: Option<String>,
     },

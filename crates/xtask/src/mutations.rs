@@ -22,7 +22,7 @@ pub struct Options {
     /// Mutations, as crates/engine/src/mutation.rs names them; all if none is given
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Only those of this part of the sources
+    /// Prove only the mutations of this part of the sources
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
     /// The folder with anyring and anyring-conformance; they are built if it is not given

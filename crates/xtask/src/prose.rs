@@ -13,9 +13,14 @@ const LONGEST: usize = 25;
 const NO_BEGINNING: &[&str] = &[
     "and",
     "but",
+    "by",
+    "for",
+    "from",
+    "in",
     "it",
     "likewise",
     "of",
+    "on",
     "once more",
     "so",
     "that",
@@ -28,6 +33,7 @@ const NO_BEGINNING: &[&str] = &[
     "whoever",
     "whom",
     "whose",
+    "with",
 ];
 
 /// Banned words, each with the words to write instead.

@@ -1,4 +1,4 @@
-//! Where the programs are: anyring's in the target directory, the others in PATH.
+//! Finds the programs: anyring's in the target directory, the others in PATH.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

@@ -198,7 +198,7 @@ fn not_from_kernel(name: &str, evidence: &Evidence) -> (Cause, String) {
     let unknown_to_kernel = name == "ENOSYS" && evidence.unused_call == "ENOSYS";
     match (unknown_to_kernel, evidence.filtered()) {
         (true, _) if crate::child::is_emulated() => {
-            (Cause::UserEmulation, "qemu-user answers this program's calls, and has none of io_uring's".to_owned())
+            (Cause::UserEmulation, "qemu-user runs this program, and lacks io_uring's calls".to_owned())
         }
         (true, false) => (Cause::KernelLacksIt, "the calls answer ENOSYS as an unused number does".to_owned()),
         // The file of the sysctl exists only in a kernel with io_uring.

@@ -251,7 +251,7 @@ fn permit(cause: Cause) -> Option<&'static str> {
         Cause::DescriptorLimit => "raise the limit of open files (ulimit -n); anyring needs descriptors too",
         Cause::SecurityModule => "for the kernel's own: permit io_uring in the security module's policy",
         Cause::DeniedOperation => "for the kernel's own: permit the operation in the ring's restrictions",
-        Cause::Emulated => "to see the kernel itself, run doctor where nothing of anyring runs it",
+        Cause::Emulated => "to examine the kernel itself, run doctor without `anyring run`",
         Cause::Unknown => return None,
     })
 }

@@ -68,7 +68,7 @@ const BLOCKS: [Block; 18] = [
     ),
     liked("seccomp RET_TRAP", "serving raw system call instructions", "they see the kernel's answer", trap),
     liked("close_range", "keeping engine descriptors out of the way", "close, one by one", close_range),
-    liked("openat2", "IORING_OP_OPENAT2", "openat, which knows no RESOLVE flags: they are EINVAL", open_at2),
+    liked("openat2", "IORING_OP_OPENAT2", "openat; RESOLVE flags fail with EINVAL", open_at2),
     liked("pidfd_open", "noticing that a process sharing a ring has died", "asking for its thread", pidfd),
     liked(
         "/proc",

@@ -212,7 +212,7 @@ pub fn table(counters: &Counters) -> String {
         text.push_str(&format!("  and {others} more, which `--log` names\n"));
     }
     for process in &counters.kept_out {
-        text.push_str(&format!("  not counted: {process}, who may not write this file\n"));
+        text.push_str(&format!("  not counted: {process}, which may not write this file\n"));
     }
     let left = &counters.left_to_kernel;
     for (what, programs) in

@@ -55,7 +55,7 @@ fn a_fork_is_noticed_by_a_page_that_is_absent() {
     refusing(NO_WIPEONFORK, || a_fork_is_noticed(false));
 }
 
-/// In a child, the new page of one `ForkPage` takes the gap that the other's page has left.
+/// The new page of one `ForkPage` takes the gap that the other's page has left in a child.
 #[test]
 fn absent_pages_are_not_mistaken_for_each_other() {
     refusing(NO_WIPEONFORK, || {
@@ -72,7 +72,7 @@ fn absent_pages_are_not_mistaken_for_each_other() {
     });
 }
 
-/// In a child the gap may hold anything that the program has mapped, even unreadable memory.
+/// The gap in a child may hold anything that the program has mapped, even unreadable memory.
 #[test]
 fn an_unreadable_page_is_not_mistaken_for_an_absent_one() {
     refusing(NO_WIPEONFORK, || {

@@ -186,7 +186,7 @@ fn trap(known: &Known, first: usize, calls: Calls) -> bool {
     }
     let Some(precision) = installed::next_precision(known) else {
         log::line(
-            "there are too many seccomp filters for another: the system calls of new code are left to the kernel",
+            "no further seccomp filter can be added, since there are too many: system calls of new code go to the kernel",
         );
         return false;
     };

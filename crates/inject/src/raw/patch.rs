@@ -109,7 +109,7 @@ pub fn apply(behind: usize, number: u32) {
     set_mask(mask);
 }
 
-/// When an instruction is patched.
+/// The time at which an instruction is patched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// After it has trapped.
@@ -142,11 +142,11 @@ pub fn patch(
         starts.retain(|start| !start.is_passed);
     }
     if starts.is_empty() {
-        return Err("no instruction that may be done elsewhere is directly before it");
+        return Err("no instruction directly before it can be moved");
     }
     let jumps = Jump::before(&code, base, &starts, site - base, &AVOIDED);
     if jumps.is_empty() {
-        return Err("nothing before it can be replaced at once");
+        return Err("the instructions before it cannot be replaced in one step");
     }
     if let Some(why) = probe::patching_refusal() {
         return Err(why);

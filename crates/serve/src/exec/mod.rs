@@ -178,7 +178,7 @@ pub fn start_host(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize
     match kind::of(call.directory, call.path, call.flags) {
         Kind::Guest if !environment.has_guest() => environment.record_unserved(
             call.path,
-            "no library can be preloaded into it, and the host of guests is not there, or forbidden",
+            "no library can be preloaded into it, and the host of guests is missing or forbidden",
         ),
         Kind::Guest if !guests_are_possible() => environment
             .record_unserved(call.path, "no library can be preloaded into it, and guests cannot run here"),

@@ -126,7 +126,7 @@ fn queue_init_refuses_as_the_kernel_does(_: &Context) {
     assert_eq!(refused(4, IORING_SETUP_DEFER_TASKRUN, &mut ring), -EINVAL);
 }
 
-/// From 2.6 on (the first with io_uring_register_napi) liburing leaves the array out. A library in front of the
+/// liburing leaves the array out from 2.6 on, the first release with io_uring_register_napi. A library in front of the
 /// installed one must do the same, since programs write to the array.
 #[case(liburing)]
 fn index_array_is_there_before_liburing_2_6(_: &Context) {

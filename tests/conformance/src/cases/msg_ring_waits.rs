@@ -34,8 +34,9 @@ fn wait_for(target: &mut Ring, span: Duration) -> isize {
     target.enter(0, 1, flags, address(&arg) as usize, size_of::<GeteventsArg>())
 }
 
-/// In each round a thread sends messages every few microseconds, and this thread waits for them one by one. Then this
-/// thread calls `quiet`. Some 5 to 40 us later the sender calls `disturb` with its ring and the target's number.
+/// Runs rounds. In each of them a thread sends messages every few microseconds, and this thread waits for them one by
+/// one. Then this thread calls `quiet`. Some 5 to 40 us later the sender calls `disturb` with its ring and the target's
+/// number.
 fn rounds(
     cx: &Context,
     flags: u32,

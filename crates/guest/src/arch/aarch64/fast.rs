@@ -1,5 +1,5 @@
-//! On this processor no instruction becomes a jump, and every call traps. So no thread has to be found by its thread
-//! pointer, and the events that these functions report do not matter.
+//! Functions that do nothing on aarch64. No instruction becomes a jump there, and every call traps. So no thread has to
+//! be found by its thread pointer.
 
 use crate::world::Block;
 

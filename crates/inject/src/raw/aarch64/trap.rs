@@ -30,7 +30,7 @@ struct Trapped {
     slot: &'static Slot,
 }
 
-/// Where a thread continues after the call: see [`leave`].
+/// The place where a thread continues after the call: see [`leave`].
 #[repr(C)]
 struct Onward {
     frame: usize,
