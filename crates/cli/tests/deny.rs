@@ -257,7 +257,7 @@ fn errno_and_aio_add_to_a_profile() {
 #[test]
 fn minimal_has_no_proc_or_says_why_not() {
     let script = "ls /proc | wc -l; id -u; id -g";
-    let proc_is_hidden_or_said = |mut command: Command, ids: (u32, u32)| {
+    let proc_is_hidden_or_reported = |mut command: Command, ids: (u32, u32)| {
         let output = output(&mut command);
         let (seen, printed) = (stdout(&output), String::from_utf8_lossy(&output.stderr).into_owned());
         let mut lines = seen.lines();
@@ -277,7 +277,7 @@ fn minimal_has_no_proc_or_says_why_not() {
     let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut command = anyring(&["deny", "--profile", "minimal", "--"]);
     command.args(["sh", "-c", script]);
-    proc_is_hidden_or_said(command, (user, group));
+    proc_is_hidden_or_reported(command, (user, group));
     if user != 0 {
         skipped("the same as another user: only root can become one");
         return;
@@ -288,7 +288,7 @@ fn minimal_has_no_proc_or_says_why_not() {
     let reachable = install(&read(ANYRING).expect("read"), &directory.path().join("anyring"));
     let mut command = Command::new(reachable);
     command.args(["deny", "--profile", "minimal", "--", "sh", "-c", script]).uid(65534).gid(65534);
-    proc_is_hidden_or_said(command, (65534, 65534));
+    proc_is_hidden_or_reported(command, (65534, 65534));
     assert!(std::path::Path::new("/proc/self/status").exists(), "only the program's own /proc is hidden");
 }
 

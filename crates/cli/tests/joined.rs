@@ -145,7 +145,7 @@ fn sleeps_of(process: &Ended) -> u64 {
     counts.sum()
 }
 
-fn is_heard(process: &Ended) -> bool {
+fn is_followed(process: &Ended) -> bool {
     links_of(process.0.id()).iter().filter(|link| link.contains("anyring-events")).count() >= 2
 }
 
@@ -168,7 +168,7 @@ fn a_served_process_is_joined_again_and_again() {
     for round in 0..3 {
         let file = directory.path().join(format!("report-{round}"));
         let mut tracer = tracer(&process, "--json", &file);
-        wait_until("it is heard", || is_heard(&process));
+        wait_until("it is heard", || is_followed(&process));
         let before = sleeps_of(&process);
         wait_until("it goes round", || sleeps_of(&process) > before + 10);
         // While this tracer is there, no other is let in.
@@ -198,7 +198,7 @@ fn the_tracer_ends_with_the_process_and_a_killed_one_is_no_harm() {
     let mut process = served("stay");
     wait_for_ring(&process);
     let mut killed = tracer(&process, "--events", &directory.path().join("events"));
-    wait_until("it is heard", || is_heard(&process));
+    wait_until("it is heard", || is_followed(&process));
     killed.0.kill().expect("kill");
     killed.status();
     let mut tracer = tracer(&process, "--json", &file);

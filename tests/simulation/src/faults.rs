@@ -132,8 +132,8 @@ impl Faults {
             return Fault::Short;
         }
         // A read of eight bytes counts as one of the engine's own eventfds, and does not fail.
-        let own_bell = number == libc::SYS_read && args[2] == 8;
-        match !own_bell && self.hits(random, self.every) {
+        let reads_eventfd = number == libc::SYS_read && args[2] == 8;
+        match !reads_eventfd && self.hits(random, self.every) {
             true => Fault::Fails(self.one_of(random, kind, errors)),
             false => Fault::None,
         }

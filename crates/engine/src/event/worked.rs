@@ -56,8 +56,8 @@ impl Event {
     /// The worker's times, from a TASK_ADD of a request that came back from a worker. The kernel's events have none.
     pub fn worked(&self) -> Option<Worked> {
         let took_ns = u64::from(self.result as u32) | u64::from(self.flags) << 32;
-        let is_told = self.kind == super::Kind::TaskAdd && self.offset != 0;
-        is_told.then_some(Worked { thread: self.fd as u32, began_ns: self.offset, took_ns })
+        let is_known = self.kind == super::Kind::TaskAdd && self.offset != 0;
+        is_known.then_some(Worked { thread: self.fd as u32, began_ns: self.offset, took_ns })
     }
 
     /// Converts the times of [`worked`](Self::worked) from ticks to nanoseconds.

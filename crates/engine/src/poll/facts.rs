@@ -42,7 +42,7 @@ pub(crate) struct Facts {
     /// True if an event reported an end, an error or urgent data. More of that may come after a short count.
     exceptional: bool,
     /// True if a short count means that no more data is there. Asked once.
-    counts_tell: Option<bool>,
+    short_means_empty: Option<bool>,
     /// Number of first attempts to read in a row that found nothing. The next attempt is then postponed, see
     /// [`PollSet::postpones`].
     empty_streak: u8,
@@ -155,7 +155,7 @@ impl PollSet {
         const TELLS: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
         if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
             if entry.registered & TELLS == TELLS && !entry.facts.exceptional {
-                entry.facts.drained = *entry.facts.counts_tell.get_or_insert_with(|| is_plain_tcp(fd));
+                entry.facts.drained = *entry.facts.short_means_empty.get_or_insert_with(|| is_plain_tcp(fd));
             }
         }
     }

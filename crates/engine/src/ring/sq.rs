@@ -382,12 +382,12 @@ impl RingGuard {
                 return self.accepted();
             }
         }
-        let stands_alone = match sqe.flags & NOT_ALONE {
+        let is_alone = match sqe.flags & NOT_ALONE {
             0 => true,
             IOSQE_ASYNC => self.ignores_async(op, &target),
             _ => false,
         };
-        let alone = stands_alone && self.chain.is_none() && self.drain.is_idle();
+        let alone = is_alone && self.chain.is_none() && self.drain.is_idle();
         if !alone || row.own_place || sqe.personality != 0 {
             self.accept_in_order(op, opcode, row, sqe, on_its_way);
             return self.accepted();

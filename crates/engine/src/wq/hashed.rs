@@ -15,14 +15,14 @@ pub type Inode = (u64, u64);
 /// The jobs that wait for an earlier job on the same inode. An inode is present while one of its jobs runs, or is ready
 /// to run.
 pub struct Hashed {
-    behind: BTreeMap<Inode, VecDeque<Arc<Job>>>,
+    queued: BTreeMap<Inode, VecDeque<Arc<Job>>>,
     /// Number of jobs that wait, in all.
     waiting: usize,
 }
 
 impl Hashed {
     /// The value when nothing is queued or running.
-    pub const NONE: Hashed = Hashed { behind: BTreeMap::new(), waiting: 0 };
+    pub const NONE: Hashed = Hashed { queued: BTreeMap::new(), waiting: 0 };
 
     /// Returns the number of jobs that wait for others.
     pub fn waiting(&self) -> usize {
@@ -36,27 +36,27 @@ impl Hashed {
     pub fn admit(&mut self, job: Arc<Job>) -> Result<Option<Arc<Job>>, TryReserveError> {
         let inode = job.inode.filter(|_| !mutated(Mutation::WritesToOneFileAtOnce));
         let Some(inode) = inode else { return Ok(Some(job)) };
-        if let Some(behind) = self.behind.get_mut(&inode) {
-            behind.try_reserve(1)?;
-            behind.push_back(job);
+        if let Some(queued) = self.queued.get_mut(&inode) {
+            queued.try_reserve(1)?;
+            queued.push_back(job);
             self.waiting += 1;
             return Ok(None);
         }
-        self.behind.insert(inode, VecDeque::new());
+        self.queued.insert(inode, VecDeque::new());
         Ok(Some(job))
     }
 
     /// True if a job of this inode is queued, or runs.
     pub fn has(&self, inode: Inode) -> bool {
-        self.behind.contains_key(&inode)
+        self.queued.contains_key(&inode)
     }
 
     /// Records that a job of this inode has been made. Returns the next job of the inode, which may run now.
     pub fn done(&mut self, inode: Inode) -> Option<Arc<Job>> {
-        let next = self.behind.get_mut(&inode)?.pop_front();
+        let next = self.queued.get_mut(&inode)?.pop_front();
         match next {
             Some(_) => self.waiting -= 1,
-            None => drop(self.behind.remove(&inode)),
+            None => drop(self.queued.remove(&inode)),
         }
         next
     }

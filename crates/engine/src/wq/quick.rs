@@ -202,9 +202,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// A ring that reports the requests that come back.
-    struct Tells(Mutex<Sender<(u64, Option<Verdict>)>>);
+    struct Reporter(Mutex<Sender<(u64, Option<Verdict>)>>);
 
-    impl Origin for Tells {
+    impl Origin for Reporter {
         fn deliver(&'static self, jobs: Vec<Arc<Job>>) {
             for job in jobs {
                 let verdict = job.verdict.lock().and_then(|verdict| *verdict);
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_read_that_sleeps_keeps_no_other_for_long() {
         let (sender, results) = channel();
-        let ring: &'static dyn Origin = Box::leak(Box::new(Tells(Mutex::new(sender))));
+        let ring: &'static dyn Origin = Box::leak(Box::new(Reporter(Mutex::new(sender))));
         // The first pipe is empty until the others have come back.
         let mut pipes: Vec<_> = (0..20).map(|_| std::io::pipe().expect("a pipe")).collect();
         for (_, writer) in &mut pipes[1..] {

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 /// Replaces the instructions of these objects that may make io_uring calls. Without `traps` no instruction can be
 /// replaced. `may_refuse`: the program has not begun, so it may be refused.
 pub fn replace(objects: &[Object], traps: bool, may_refuse: bool) {
-    let faults_are_told = traps && island::guard_faults(); // first: it looks at the mask, which changes below
+    let reports_faults = traps && island::guard_faults(); // first: it looks at the mask, which changes below
     for object in objects {
         let start = object.code.start;
         // SAFETY: the object is mapped readable while it is scanned.
@@ -26,7 +26,7 @@ pub fn replace(objects: &[Object], traps: bool, may_refuse: bool) {
         for OfRings { offset, is_likely } in of_rings {
             let mask = set_mask(u64::MAX);
             let replaced = match traps && patch::is_possible() {
-                true => patch::patch(object, start + offset, &NUMBERS, When::Ahead, faults_are_told),
+                true => patch::patch(object, start + offset, &NUMBERS, When::Ahead, reports_faults),
                 false => Err("nothing may be replaced here"),
             };
             set_mask(mask);

@@ -88,14 +88,14 @@ pub fn forget_unmapped(objects: &[Object]) {
 /// trapped there, with a call of `number`. If the instruction cannot be patched, it keeps trapping, and the log says
 /// why. If another thread holds the lock, the instruction's traps are counted from zero again.
 pub fn apply(behind: usize, number: u32) {
-    let faults_are_told = island::guard_faults(); // first: it looks at the mask, which changes below
+    let reports_faults = island::guard_faults(); // first: it looks at the mask, which changes below
     let mask = set_mask(u64::MAX);
     match KNOWN.try_lock() {
         Some(known) => {
             let site = behind - scan::SYSCALL.len();
             let objects = known.as_ref().map_or(&[][..], |known| &known.objects);
             if let Some(object) = objects.iter().find(|object| object.sites.contains(&site)) {
-                match patch(object, site, &[number], When::Trapped, faults_are_told) {
+                match patch(object, site, &[number], When::Trapped, reports_faults) {
                     Ok(()) => {
                         stats::stats().patches.fetch_add(1, Ordering::Relaxed);
                     }
@@ -124,7 +124,7 @@ pub fn patch(
     site: usize,
     numbers: &[u32],
     when: When,
-    faults_are_told: bool,
+    reports_faults: bool,
 ) -> Result<(), &'static str> {
     if !object.is_plain {
         return Err("its code is writable");
@@ -137,7 +137,7 @@ pub fn patch(
     let base = object.code.start + first;
     let mut code = code[first..code.len().min(offset + run::AROUND)].to_vec();
     origin::restore(&mut code, base);
-    let mut starts = run::starts(&code, site - base, faults_are_told);
+    let mut starts = run::starts(&code, site - base, reports_faults);
     if when == When::Ahead {
         starts.retain(|start| !start.is_passed);
     }

@@ -349,9 +349,9 @@ fn install(signal: c_int) -> bool {
     let kept = &KEPT[signal as usize];
     loop {
         let (program, word) = kept.read();
-        let is_told = kernel(signal, Some(&real(signal, &program)), None) == 0;
+        let is_set = kernel(signal, Some(&real(signal, &program)), None) == 0;
         if kept.record_installed(word) {
-            return is_told;
+            return is_set;
         }
     }
 }
@@ -432,12 +432,12 @@ fn replace(signal: c_int, change: impl Fn(&Action) -> Action, was: Option<&mut A
         Action { mask: new.mask & !(bit(libc::SIGKILL) | bit(libc::SIGSTOP)), ..new }
     });
     let was_installed = kept.is_installed(before);
-    let is_told = kernel(signal, Some(&real(signal, &new)), was) >= 0;
+    let is_set = kernel(signal, Some(&real(signal, &new)), was) >= 0;
     if !kept.record_installed(word) {
         // Two threads may have called the kernel in the other order.
         install(signal);
     }
-    (old, was_installed && is_told)
+    (old, was_installed && is_set)
 }
 
 /// Returns the program's action for a signal whose action is kept. If the program has set an action unknown to

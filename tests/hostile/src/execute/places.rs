@@ -49,7 +49,7 @@ impl Runner {
             return 0;
         }
         if let Place::Child { birth, executes } = place {
-            self.give_birth(birth, steps, executes);
+            self.make_child(birth, steps, executes);
             return 0;
         }
         self.is_elsewhere = true;
@@ -69,7 +69,7 @@ impl Runner {
         }
     }
 
-    fn give_birth(&mut self, birth: Birth, steps: &[Step], executes: bool) {
+    fn make_child(&mut self, birth: Birth, steps: &[Step], executes: bool) {
         let Some(free) = self.children.iter().position(|child| *child == 0) else { return };
         let mut work = Work { runner: self, steps, executes };
         // SAFETY: a child runs steps, which take no lock that another thread could hold, and ends by _exit. Where it has its
