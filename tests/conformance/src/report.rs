@@ -182,7 +182,7 @@ impl<'d> Printer<'d> {
     }
 }
 
-/// True if none of the runs that the line covers failed as it says, although some of them passed.
+/// True if some of the runs that the line covers passed, and none failed in the way that the line says.
 fn is_stale(difference: &Difference, reports: &[Report]) -> bool {
     let covered = || reports.iter().filter(|report| difference.covers(report));
     !difference.kind.may_agree()

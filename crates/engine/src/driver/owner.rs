@@ -126,8 +126,8 @@ impl Handover {
     /// Acquires the role for thread `me`, which waits. The thread also takes the role from the helper, which then stops
     /// watching. `frame` is an address in the thread's stack frame.
     ///
-    /// A signal handler that waits while the interrupted code drives shares the role and does not end it. If the
-    /// frame that took the role is gone (siglongjmp), the role is taken anew.
+    /// If a signal handler waits on a ring that the interrupted code drives, the handler shares the role, and does not
+    /// give it up. If the frame that took the role is gone (siglongjmp), the role is taken anew.
     pub fn acquire(&self, me: u32, frame: usize) -> Acquired {
         let acquired = self.role_from(FREE, me) || self.role_from(HELPER, me);
         if !acquired && self.role.load(Ordering::Relaxed) != me {

@@ -180,7 +180,7 @@ fn words_of(set: &sigset_t) -> [u64; 2] {
 /// flag, the program has emptied the set since then.
 const ALONE: u64 = 1;
 
-/// Returns the note about the signals `missing` for a set whose first word is `real`.
+/// Returns the second word that marks a set whose first word is `real`: the real mask lacks the signals `missing`.
 fn stamp_of(missing: u64, real: u64) -> u64 {
     STAMP | missing | if real == 0 { ALONE } else { 0 }
 }
