@@ -8,7 +8,7 @@ use super::syscall;
 use crate::os::arch::page_bytes;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// First address and end of each noted mapping, or 0 for none. The end is stored first and removed last.
+/// First address and end of each recorded mapping, or 0 for none. The end is stored first and removed last.
 static NOTED: [[AtomicUsize; 2]; 4] = [const { [const { AtomicUsize::new(0) }; 2] }; 4];
 
 /// Records a mapping of whole pages. False if the table is full.
@@ -24,7 +24,7 @@ pub fn record(address: usize, bytes: usize) -> bool {
     })
 }
 
-/// Forgets the mapping that was noted at this address, and that is unmapped now.
+/// Forgets the mapping that was recorded at this address, and that is unmapped now.
 pub fn forget(address: usize) {
     for [first, last] in &NOTED {
         if first.compare_exchange(address, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -35,7 +35,7 @@ pub fn forget(address: usize) {
 }
 
 /// Puts an empty page at `address`, for the SIGBUS handler, so that the instruction can be retried. False if
-/// `address` is in no noted mapping, or no page is available.
+/// `address` is in no recorded mapping, or no page is available.
 pub fn replace_page(address: usize) -> bool {
     let page_bytes = page_bytes();
     let page = address & !(page_bytes - 1);

@@ -22,9 +22,9 @@ const MOST: usize = 32;
 static FILTERS: [AtomicPtr<Filter>; MOST] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MOST];
 
 fn all() -> impl Iterator<Item = &'static Filter> {
-    // Acquire pairs with the Release in `note`.
+    // Acquire pairs with the Release in `record`.
     let filters = FILTERS.iter().map_while(|filter| core::ptr::NonNull::new(filter.load(Ordering::Acquire)));
-    // SAFETY: `note` leaks the filter that it publishes, and nobody changes it.
+    // SAFETY: `record` leaks the filter that it publishes, and nobody changes it.
     filters.map(|filter| unsafe { filter.as_ref() })
 }
 

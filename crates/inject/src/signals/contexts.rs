@@ -1,6 +1,7 @@
 //! getcontext(3), setcontext(3), swapcontext(3) and sigsetjmp(3): libc reads and sets the signal mask inside these
-//! functions, where no wrapper sees it. The context therefore also holds a note of the mask that the thread believes to
-//! have. A context that one of these functions has filled in never really blocks a guarded signal.
+//! functions, where no wrapper sees it. The context therefore also holds a stamp (`mask.rs` of anyring-serve) with the
+//! mask that the thread believes to have. A context that one of these functions has filled in never really blocks a
+//! guarded signal.
 //!
 //! At the end of a context's function, libc itself continues at uc_link (makecontext(3)), with the mask in that
 //! context.
@@ -22,7 +23,7 @@ next! {
     SWAPCONTEXT = c"swapcontext": fn(*mut ucontext_t, *const ucontext_t) -> c_int;
 }
 
-/// Makes the mask noted in the context the one that the thread believes to have. Then calls `go` with the context. If
+/// Makes the mask of the context's stamp the one that the thread believes to have. Then calls `go` with the context. If
 /// another mask must really be set, `go` gets a copy of the context with that mask.
 ///
 /// # Safety

@@ -16,7 +16,7 @@ next! {
     GET = c"pthread_attr_getsigmask_np": fn(*const pthread_attr_t, *mut sigset_t) -> c_int;
 }
 
-/// pthread_attr_setsigmask_np(3): stores a mask that may really be set in the attributes, with a note of the guarded
+/// pthread_attr_setsigmask_np(3): stores a mask that may really be set in the attributes, with a stamp of the guarded
 /// signals.
 ///
 /// # Safety
@@ -29,13 +29,13 @@ pub unsafe extern "C-unwind" fn pthread_attr_setsigmask_np(
     let Some(next) = SET.get() else { return libc::ENOSYS };
     // SAFETY: the caller vouches for `set`, null or valid.
     let wanted = unsafe { set.as_ref() };
-    let mut noted = wanted.and_then(mask::stripped);
+    let mut stamped = wanted.and_then(mask::stripped);
     entry::aside(|| {
         point(Point::Sigmask);
-        noted = wanted.and_then(mask::with_stamp);
+        stamped = wanted.and_then(mask::with_stamp);
     });
     // SAFETY: the caller's own arguments, or a set made here.
-    unsafe { next(attributes, noted.as_ref().map_or(set, core::ptr::from_ref)) }
+    unsafe { next(attributes, stamped.as_ref().map_or(set, core::ptr::from_ref)) }
 }
 
 /// pthread_attr_getsigmask_np(3).

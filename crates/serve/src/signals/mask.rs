@@ -165,18 +165,18 @@ pub unsafe fn leaving_by_jump(environment: *const c_void) {
     }
 }
 
-/// The mark of a note. A note is in the second word of a set, which the kernel does not use. Its other bits are the
+/// The bits that mark a *stamp*. A stamp is in the second word of a set, which the kernel does not use. Its other bits are the
 /// guarded signals that the thread believed to block, and that the set itself lacks.
 const STAMP: u64 = 0x616e_7972_0000_0000;
 const _: () = assert!(super::ALL & !0xffff_ffff == 0);
 
-/// Returns the first two words of a set: the kernel's, and the place of a note.
+/// Returns the first two words of a set: the kernel's, and the place of a stamp.
 fn words_of(set: &sigset_t) -> [u64; 2] {
     // SAFETY: libc's sets have room for 1024 signals.
     unsafe { core::ptr::from_ref(set).cast::<[u64; 2]>().read() }
 }
 
-/// The flag of a note in a set whose first word was empty when the note was made. If an empty set's note lacks the
+/// The flag of a stamp in a set whose first word was empty when the stamp was made. If an empty set's stamp lacks the
 /// flag, the program has emptied the set since then.
 const ALONE: u64 = 1;
 
@@ -189,7 +189,7 @@ fn is_stamp(word: u64) -> bool {
     word & !(super::ALL | ALONE) == STAMP
 }
 
-/// Returns the signals in a set's note. `None` if the set has no note, or was emptied since the note was made.
+/// Returns the signals in a set's stamp. `None` if the set has no stamp, or was emptied since the stamp was made.
 fn stamped([real, stamp]: [u64; 2]) -> Option<u64> {
     (is_stamp(stamp) && (real != 0 || stamp & ALONE != 0)).then_some(stamp & super::ALL)
 }
@@ -199,13 +199,13 @@ pub fn word(set: &sigset_t) -> u64 {
     words_of(set)[0]
 }
 
-/// Undoes [`with_stamp`]: returns the set that it was given. `None` if the set has no note.
+/// Undoes [`with_stamp`]: returns the set that it was given. `None` if the set has no stamp.
 pub fn without_stamp(set: &sigset_t) -> Option<sigset_t> {
     let words = words_of(set);
     stamped(words).map(|missing| as_set(words[0] | missing))
 }
 
-/// Returns the set that may really be set, with a note about the signals that it lacks. `None` if it lacks no signal,
+/// Returns the set that may really be set, with a stamp about the signals that it lacks. `None` if it lacks no signal,
 /// or if masks are not kept here.
 pub fn with_stamp(set: &sigset_t) -> Option<sigset_t> {
     let [wanted, _] = words_of(set);
@@ -239,19 +239,19 @@ pub unsafe fn stamp(set: *mut sigset_t) {
     }
 }
 
-/// Sets the program mask as a context's mask and its note say, before libc sets that mask. Returns the mask to set
+/// Sets the program mask as a context's mask and its stamp say, before libc sets that mask. Returns the mask to set
 /// instead, if the context's mask must not be set.
 ///
 /// # Safety
 /// The set may be read, as the kernel reads it, and so may the word after it.
 pub unsafe fn goes_on_with(set: *const sigset_t) -> Option<sigset_t> {
-    // SAFETY: the caller vouches for both words. In a context that a handler was passed, the second is no note.
+    // SAFETY: the caller vouches for both words. In a context that a handler was passed, the second is no stamp.
     let words = unsafe { set.cast::<[u64; 2]>().read() };
     let [real, stamp] = words;
     let (missing, before) = (real & super::ALL, blocked_by_program());
     let wanted = match stamped(words) {
         Some(stamped) => stamped | missing,
-        // Nothing was noted, or the program has emptied or filled the set.
+        // There is no stamp, or the program has emptied or filled the set.
         None if [0, u64::MAX].contains(&stamp) || is_stamp(stamp) => missing,
         None => before & !by_handlers().load(Ordering::Relaxed) | missing,
     };
