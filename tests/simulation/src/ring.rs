@@ -113,7 +113,7 @@ impl Ring {
 
     /// Returns the number of CQEs to reap.
     pub fn ready(&self) -> u32 {
-        let tail = self.word(self.params.cq_off.tail).load(Ordering::Acquire); // partner: as in `take`
+        let tail = self.word(self.params.cq_off.tail).load(Ordering::Acquire); // partner: as in `reap`
         tail.wrapping_sub(self.word(self.params.cq_off.head).load(Ordering::Relaxed))
     }
 

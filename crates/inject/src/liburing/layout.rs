@@ -1,11 +1,15 @@
 //! `struct io_uring` and its two parts, as liburing 2.0 to 2.15 lay them out. The functions of this library share it
 //! with the inline functions of any of these headers, which are compiled into the program.
 //!
-//! These are the rules for access to the fields. Setup writes every field once, and `resize_rings` replaces both parts.
-//! After that the pointers and sizes are constant. `sqe_head` and `sqe_tail` belong to the program's thread that
-//! submits, and to the inline `io_uring_get_sqe` in that thread. `int_flags` and the descriptors belong to the thread
-//! that registers. A program may submit on one thread and reap on another, so shared references to a [`Ring`] coexist
-//! and the changing fields are cells.
+//! The rules for access to the fields:
+//!
+//! - Setup writes every field once, and io_uring_resize_rings(3) replaces both parts. At all other times the pointers
+//!   and sizes are constant.
+//! - `sqe_head` and `sqe_tail` belong to the program's thread that submits, and to the inline `io_uring_get_sqe` in that
+//!   thread.
+//! - `int_flags` and the descriptors belong to the thread that registers.
+//! - A program may submit on one thread and reap on another. So shared references to a [`Ring`] coexist, and the
+//!   changing fields are cells.
 
 use crate::sanitizer;
 use anyring_abi::{Cqe, Sqe, IORING_ENTER_NO_IOWAIT, IORING_ENTER_REGISTERED_RING, IORING_SETUP_CQE32};

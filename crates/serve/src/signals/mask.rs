@@ -165,8 +165,8 @@ pub unsafe fn leaving_by_jump(environment: *const c_void) {
     }
 }
 
-/// The bits that mark a *stamp*. A stamp is in the second word of a set, which the kernel does not use. Its other bits are the
-/// guarded signals that the thread believed to block, and that the set itself lacks.
+/// The bits that mark a *stamp*. A stamp is in the second word of a set, which the kernel does not use. Its other bits
+/// are the guarded signals that the thread believed to block, and that the set itself lacks.
 const STAMP: u64 = 0x616e_7972_0000_0000;
 const _: () = assert!(super::ALL & !0xffff_ffff == 0);
 
