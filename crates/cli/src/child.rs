@@ -71,8 +71,8 @@ pub fn ask_if_safe<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T
     ask_or_here(question, || !may_be_filtered())
 }
 
-/// Does the same as [`ask`], but asks in this process if no child can be made, even below a filter, since
-/// this process will make these calls anyway.
+/// Does the same as [`ask`], but asks in this process if no child can be made. A filter does not matter, since this
+/// process will make these calls anyway.
 pub fn ask_anyhow<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
     ask_or_here(question, || true)
 }

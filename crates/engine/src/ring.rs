@@ -289,8 +289,8 @@ impl Ring {
         drop(self.try_lock());
     }
 
-    /// True if work is left for the holder of the ring: results of workers, messages, tags, SQEs that a signal handler
-    /// submitted, or a wake-up for deferred work.
+    /// True if work is left for the holder of the ring. It may be results of workers, messages, tags, SQEs that a signal
+    /// handler submitted, or a wake-up for deferred work.
     #[inline]
     fn has_left_overs(&self) -> bool {
         self.left.any(!Left::HOLDER_WORK) && self.has_left_overs_for_holder()
