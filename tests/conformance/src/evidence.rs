@@ -438,7 +438,7 @@ impl Requests {
         }
         succeeded(&flags);
         if notice || is_success(alike.opcode, cqe.res) {
-            // A completion was posted, so it does not show that none is posted.
+            // A posted CQE is no evidence for IOSQE_CQE_SKIP_SUCCESS, with which no CQE is posted.
             succeeded(&alike.common.without(&skipping()));
         } else {
             alike.failed = true;

@@ -46,7 +46,7 @@ pub fn sleeps(ring: &Ring) -> bool {
     ring.sq_flags() & IORING_SQ_NEED_WAKEUP != 0
 }
 
-/// Looks until the thread asks to be woken.
+/// Polls memory until the thread asks to be woken.
 pub fn wait_asleep(ring: &Ring) {
     poll_until("the thread's sleep", || sleeps(ring));
 }

@@ -175,8 +175,8 @@ impl PollSet {
         }
     }
 
-    /// Returns, before a first transfer that is attempted next, whether the file is known to have no position. `None`
-    /// if the transfer may have to wait for an event, or go to a device, before an attempt (`State::plan`).
+    /// Decides whether a first transfer is attempted at once. If so, returns whether the file is known to have no
+    /// position. `None` if the transfer may have to wait for an event, or go to a device, first (`State::plan`).
     #[inline]
     pub fn attempts_next(&self, fd: i32, direction: Direction, may_be_direct: bool) -> Option<bool> {
         let Some(facts) = self.facts(fd) else { return (!may_be_direct).then_some(false) };
