@@ -546,7 +546,7 @@ static void *stay(void *nothing) {
     return nothing;
 }
 
-/* /* Gives up root's rights in a process with `others` more threads, a sleeping worker, a polling thread and a wait. */
+/* Gives up root's rights in a process with `others` more threads, a sleeping worker, a polling thread and a wait. */
    */
 static void give_up(int others) {
     struct io_uring ring, polled;
