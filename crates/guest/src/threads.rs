@@ -7,6 +7,7 @@ use crate::tcb;
 use crate::world::{self, Block};
 use anyring_engine::driver::mark_memory_shared;
 use anyring_engine::process;
+use anyring_serve::signals;
 use anyring_serve::sys::{self, set_mask};
 use core::sync::atomic::Ordering;
 
@@ -38,6 +39,9 @@ fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
         block.enter();
         world::renew_after_fork(block);
         process::forked();
+        // Records that this process owns its memory. Otherwise the first child in this memory that asks would be taken
+        // for the owner, and this process's signals would then really be blocked.
+        let _ = signals::in_borrowed_memory();
         if stack != 0 {
             registers.set_stack(stack);
         }

@@ -374,6 +374,36 @@ static void fork_(void) {
     io_uring_queue_exit(&ring);
 }
 
+static int become_another(void *nothing) {
+    execl(self, self, "exit", "23", NULL);
+    return 99;
+}
+
+/* In a forked child, a process that shares its memory executes a program before the child makes any other call that
+   anyring serves. The child's mask is kept afterwards, too. */
+static void borrowers(void) {
+    const int ways[] = {CLONE_VM | SIGCHLD, CLONE_VM | CLONE_VFORK | SIGCHLD};
+    char *stack = malloc(1 << 18);
+    for (int i = 0; i < 2; i++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            pid_t borrower = clone(become_another, stack + (1 << 18), ways[i], NULL);
+            CHECK(borrower > 0 && status_of(borrower) == 23);
+            sigset_t all, before;
+            sigfillset(&all);
+            CHECK(sigprocmask(SIG_SETMASK, &all, NULL) == 0);
+            CHECK(sigprocmask(SIG_SETMASK, NULL, &before) == 0 && sigismember(&before, SIGSYS));
+            struct io_uring ring;
+            ring_init(&ring);
+            nop_once(&ring);
+            _exit(7);
+        }
+        printf("a child with a borrower: %d\n", status_of(child));
+    }
+    free(stack);
+}
+
 static void *fork_often(void *nothing) {
     for (int i = 0; i < 30; i++) {
         pid_t child = fork();
@@ -699,6 +729,7 @@ int main(int count, char **words) {
         {"alternate", alternate},
         {"jumps", jumps},
         {"fork", fork_},
+        {"borrowers", borrowers},
         {"fork_among_threads", fork_among_threads},
         {"exec", exec_},
         {"identity", identity},
