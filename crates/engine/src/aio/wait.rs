@@ -49,15 +49,19 @@ pub fn io_pgetevents(wait: &Wait, mask: u64) -> Result<u64, Errno> {
     read_events(wait, span_ns, sigmask)
 }
 
+/// The seconds from which on the kernel has no timeout (`KTIME_SEC_MAX`).
+const ENDLESS_S: i64 = i64::MAX / 1_000_000_000;
+
 /// Returns the timeout. `None` without a timeout. A negative timeout never expires. In the kernel its sum with the
-/// present time counts as an overflow (`ktime_add_safe` in kernel/time/hrtimer.c).
+/// present time counts as an overflow (`ktime_add_safe` in kernel/time/hrtimer.c). The product of the seconds may
+/// overflow, too, and is then cut off as in the kernel (`ktime_set` in include/linux/ktime.h).
 fn span_ns(timeout: u64) -> Result<Option<u64>, Errno> {
     if timeout == 0 {
         return Ok(None);
     }
     let time: Timespec = user_read(timeout)?;
-    let span_ns = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec);
-    Ok(u64::try_from(span_ns).ok())
+    let span_ns = time.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec);
+    Ok(u64::try_from(span_ns).ok().filter(|_| time.tv_sec < ENDLESS_S))
 }
 
 /// Serves io_getevents(2) and io_pgetevents(2). Source: `do_io_getevents` and `read_events` in fs/aio.c.

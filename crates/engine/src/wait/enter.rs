@@ -228,7 +228,7 @@ fn check_issuer(guard: &RingGuard) -> Result<(), Errno> {
 #[inline(always)] // in each call that waits
 fn has_enough_for(guard: &RingGuard, call: &Enter) -> bool {
     let ring = guard.ring();
-    let plain = call.flags & IORING_ENTER_EXT_ARG == 0 && call.arg == 0 && call.min_complete != 0;
+    let plain = call.flags & IORING_ENTER_EXT_ARG == 0 && call.arg == 0 && call.min_complete as i32 > 0;
     let pending = guard.has_pending() || ring.has_arrived() || ring.driver.is_announced();
     // No other process moves the backlog after this check, since the ring is not shared.
     let special = guard.iopoll.is_some() || guard.is_shared() || guard.has_own_backlog() || guard.is_closed();

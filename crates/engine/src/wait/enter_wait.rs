@@ -45,17 +45,25 @@ impl WaitOptions {
     }
 }
 
-/// Returns the CQ total that ends a wait for `min_complete` CQEs. The kernel's count is signed, so a negative count
-/// is satisfied at once. CQEs that are already there are counted from the words in ring memory. With a head beyond
-/// the tail their number is huge, and there is nothing to wait for.
+/// The most CQEs that a wait counts. No CQ holds as many, so a wait for them goes on until something else ends it.
+const NEVER: u64 = 1 << 29;
+
+/// Returns the CQ total that ends a wait for `min_complete` CQEs. CQEs that are already there are counted from the words
+/// in ring memory. With a head beyond the tail their number is huge, and there is nothing to wait for.
+///
+/// The kernel limits the number as a signed one. Then it compares without sign, and else takes the sign of the
+/// difference. So a negative number is there at once, if it is more than the CQEs that are there. Source:
+/// `io_cqring_wait` in io_uring/io_uring.c, `io_should_wake` in io_uring/io_uring.h.
 fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<u64, Errno> {
     let view = guard.memory.view;
-    let wanted = min_complete.min(view.layout().cq_entries);
+    let wanted = (min_complete as i32).min(view.layout().cq_entries as i32) as u32;
     let head = view.load(word::CQ_HEAD)?;
     let ready = view.load(word::CQ_TAIL)?.wrapping_sub(head);
     let post = guard.control.lock_post();
-    Ok(if ready >= wanted || (min_complete as i32) < 0 {
+    Ok(if ready >= wanted || ready.wrapping_sub(wanted) as i32 >= 0 {
         post.cq_total()
+    } else if (wanted as i32) < 0 {
+        post.cq_total() + NEVER
     } else {
         post.total_at(head.wrapping_add(wanted))
     })

@@ -69,6 +69,17 @@ fn timeout_before_the_present_never_comes(cx: &Context) {
     }
 }
 
+/// The product of these seconds overflows to none.
+#[case(own_flags)]
+fn timeout_that_overflows_is_cut_off(cx: &Context) {
+    let aio = Aio::new(cx.door, 8);
+    for tv_nsec in [0, 1] {
+        let (mut events, timeout) = ([IoEvent::default()], Timespec { tv_sec: i64::MIN, tv_nsec });
+        let (events, timeout) = (events.as_mut_ptr() as usize, &raw const timeout as usize);
+        assert_eq!(aio.get_at(1, 1, events, timeout), 0);
+    }
+}
+
 #[case(own_flags)]
 fn timeout_with_some_of_the_events(cx: &Context) {
     let aio = Aio::new(cx.door, 8);

@@ -195,6 +195,22 @@ fn negative_numbers_of_completions_are_there_at_once(cx: &Context) {
     }
 }
 
+/// The lowest number has no positive counterpart, and CQEs that are there bring the next ones to it.
+#[case(since = "5.11")]
+fn lowest_numbers_of_completions_are_waited_for(cx: &Context) {
+    let mut ring = cx.ring(8);
+    let answers = |ring: &Ring| [0x7fff_ffff, 0x8000_0000, 0x8000_0001, 0x8000_0002].map(|n| wait_ms(ring, n, 20));
+    assert_eq!(answers(&ring), [-ETIME, -ETIME, 0, 0]);
+    assert_eq!(wait_ms(&ring, 0xffff_ffef, 20), 0);
+    ring.push(sqe::nop());
+    assert_eq!(ring.submit(), 1);
+    let begun = Instant::now();
+    // A wait that ends with CQEs in the CQ is no error.
+    assert_eq!(answers(&ring)[..3], [0; 3]);
+    assert!(begun.elapsed() >= Duration::from_millis(60), "each of them has waited");
+    assert_eq!(wait_ms(&ring, 0x8000_0002, 600_000), 0);
+}
+
 #[case]
 fn plain_sigmask_argument(cx: &Context) {
     count_signal(libc::SIGUSR1);
