@@ -1,8 +1,9 @@
-//! Whether a thread that waits for messages spins before it sleeps: what is learned of one ring.
+//! Whether a thread that waits for messages spins before it sleeps, as each ring has learned it.
 //!
-//! Waking a thread on another core costs tens of microseconds, and its sender a system call. A thread that is awake has
-//! a message in less than one. So where messages of other rings (`IORING_OP_MSG_RING`) come in quick succession, the
-//! thread that waits for them polls the CQ for up to [`LONGEST_NS`] before it sleeps. These rules bound the cost:
+//! Waking a thread on another core takes tens of microseconds, and costs the sender a system call. A thread that is
+//! awake has a message in less than one microsecond. Messages of other rings (`IORING_OP_MSG_RING`) may come in quick
+//! succession. The thread that waits for them then polls the CQ for up to [`LONGEST_NS`] before it sleeps. These rules
+//! bound the cost:
 //!
 //! - The last waits were ended by messages, each within [`LONGEST_NS`]. A spin that finds nothing halves what was
 //!   earned, so an idle ring spins once or twice, and then no more.
@@ -74,10 +75,10 @@ impl Default for Limits {
     }
 }
 
-/// What was learned of a ring.
+/// Facts about the messages to one ring.
 #[derive(Debug, Default)]
 pub struct Spin {
-    /// The same for every ring, except in tests.
+    /// Times that end a spin. All rings have equal ones, except in tests.
     pub limits: Limits,
     /// Number of messages posted to the ring, modulo 2^32.
     messages: u32,
@@ -190,7 +191,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// What is learned from these waits: whether a message came, and after how long.
+    /// Makes a ring's facts after these waits: whether a message came, and after how many ns.
     fn after(waits: &[(bool, u64)]) -> Spin {
         allow();
         let mut spin = Spin::default();

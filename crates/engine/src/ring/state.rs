@@ -46,7 +46,7 @@ pub struct State {
     pub slab: Slab,
     /// Requests whose turn has come, and TIMEOUTs that count completions.
     pub queue: Queue,
-    /// What is known of waits for messages: whether a thread spins before it sleeps.
+    /// Facts that decide whether a thread that waits for messages spins before it sleeps.
     pub spin: Spin,
     /// The poll set, and what is known of descriptors.
     pub poll_set: PollSet,
