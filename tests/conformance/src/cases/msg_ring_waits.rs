@@ -3,6 +3,7 @@
 
 use super::prelude::*;
 use crate::polled::poll_until;
+use crate::ring::PATIENCE;
 use crate::sys::{count_signal, gettid, SIGNALS};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -28,24 +29,24 @@ fn message(number: i32, user_data: u64) -> Sqe {
 
 /// Waits for one CQE for at most `span`.
 fn wait_for(target: &mut Ring, span: Duration) -> isize {
-    let time = Timespec { tv_sec: 0, tv_nsec: span.as_nanos() as i64 };
+    let time = Timespec { tv_sec: span.as_secs() as i64, tv_nsec: span.subsec_nanos().into() };
     let arg = GeteventsArg { ts: address(&time), ..GeteventsArg::default() };
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
     target.enter(0, 1, flags, address(&arg) as usize, size_of::<GeteventsArg>())
 }
 
 /// Runs rounds. In each of them a thread sends messages every few microseconds, and this thread waits for them one by
-/// one. Then this thread calls `quiet`. Some 5 to 40 us later the sender calls `disturb` with its ring and the target's
-/// number.
+/// one. Then this thread calls `quiet`. Some 5 to 40 us later the sender calls `disturb` with its ring, the target's number and a
+/// function that returns true once `quiet` has returned. The next round begins when both have.
 fn rounds(
     cx: &Context,
     flags: u32,
-    disturb: impl Fn(&mut Ring, i32) + Sync,
+    disturb: impl Fn(&mut Ring, i32, &dyn Fn() -> bool) + Sync,
     mut quiet: impl FnMut(&mut Ring, u32),
 ) {
     let mut target = cx.ring_with(64, flags);
     let number = target.fd;
-    let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+    let (begun, ended, disturbed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut sender = cx.ring(4);
@@ -56,8 +57,10 @@ fn rounds(
                 }
                 poll_until("the receiver", || begun.load(Ordering::Acquire) >= round);
                 spin(5 + round % 8 * 5);
-                disturb(&mut sender, number);
-                poll_until("the receiver's wait to end", || ended.load(Ordering::Acquire) >= round);
+                let is_over = || ended.load(Ordering::Acquire) >= round;
+                disturb(&mut sender, number, &is_over);
+                disturbed.store(round, Ordering::Release);
+                poll_until("the receiver's wait to end", is_over);
             }
         });
         for round in 1..=ROUNDS {
@@ -67,6 +70,7 @@ fn rounds(
             begun.store(round, Ordering::Release);
             quiet(&mut target, round);
             ended.store(round, Ordering::Release);
+            poll_until("the sender", || disturbed.load(Ordering::Acquire) >= round);
         }
     });
 }
@@ -76,24 +80,23 @@ fn signal(thread: i32, signal: i32) {
     assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) }, 0);
 }
 
+/// A handler may run before the receiver is in the wait. So the sender signals until a handler has ended the wait.
 #[case(since = "6.1")]
 fn a_handler_ends_the_wait_for_the_next_message(cx: &Context) {
     count_signal(libc::SIGUSR1);
     let receiver = gettid();
     for flags in [0, DEFERRED] {
-        let before = SIGNALS.load(Ordering::SeqCst);
-        let mut missed = 0;
-        let quiet = |target: &mut Ring, round| {
-            match wait_for(target, Duration::from_millis(50)) {
-                answer if answer == -libc::EINTR as isize => {}
-                // It ran before this thread was in the wait.
-                answer if answer == -libc::ETIME as isize => missed += 1,
-                answer => panic!("{flags:#x}: {answer}"),
-            }
-            poll_until("the handler", || SIGNALS.load(Ordering::SeqCst) - before == round);
+        let quiet = |target: &mut Ring, _| {
+            assert_eq!(wait_for(target, PATIENCE), -libc::EINTR as isize, "{flags:#x}");
         };
-        rounds(cx, flags, |_, _| signal(receiver, libc::SIGUSR1), quiet);
-        assert!(missed < ROUNDS / 2, "{flags:#x}: {missed} of {ROUNDS} handlers ended no wait");
+        let disturb = |_: &mut Ring, _, is_over: &dyn Fn() -> bool| {
+            while !is_over() {
+                let before = SIGNALS.load(Ordering::SeqCst);
+                signal(receiver, libc::SIGUSR1);
+                poll_until("the handler", || SIGNALS.load(Ordering::SeqCst) != before);
+            }
+        };
+        rounds(cx, flags, disturb, quiet);
     }
 }
 
@@ -104,7 +107,7 @@ fn an_ignored_signal_does_not_end_it(cx: &Context) {
         let quiet = |target: &mut Ring, _| {
             assert_eq!(wait_for(target, Duration::from_millis(2)), -libc::ETIME as isize, "{flags:#x}");
         };
-        rounds(cx, flags, |_, _| signal(receiver, libc::SIGURG), quiet); // ignored by default
+        rounds(cx, flags, |_, _, _| signal(receiver, libc::SIGURG), quiet); // ignored by default
     }
 }
 
@@ -126,7 +129,7 @@ fn a_handler_beside_a_message_takes_nothing_away(cx: &Context) {
             assert_eq!(cqe.user_data, 99);
             poll_until("the handler", || SIGNALS.load(Ordering::SeqCst) - before == round);
         };
-        let disturb = |sender: &mut Ring, number| {
+        let disturb = |sender: &mut Ring, number, _: &dyn Fn() -> bool| {
             signal(receiver, libc::SIGUSR1);
             assert_eq!(sender.run(message(number, 99)), 0);
         };
@@ -143,7 +146,7 @@ fn a_deadline_ends_it(cx: &Context) {
             assert_eq!(wait_for(target, span), -libc::ETIME as isize, "{flags:#x}");
             assert!(begin.elapsed() >= span, "{flags:#x}: after {:?} of {span:?}", begin.elapsed());
         };
-        rounds(cx, flags, |_, _| {}, quiet);
+        rounds(cx, flags, |_, _, _| {}, quiet);
     }
 }
 
@@ -164,6 +167,6 @@ fn a_ring_whose_messages_stop_uses_no_cpu(cx: &Context) {
             let used = cpu() - before;
             assert!(used < Duration::from_millis(4), "{flags:#x}: {used:?} in 20 ms of waiting");
         };
-        rounds(cx, flags, |_, _| {}, quiet);
+        rounds(cx, flags, |_, _, _| {}, quiet);
     }
 }
