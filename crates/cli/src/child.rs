@@ -17,6 +17,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Time limit of a child, in seconds.
@@ -28,6 +29,10 @@ pub const NO_CHILD: &str = "no child process can be made";
 /// True if clone(2) refused a child in the way of an emulator for another processor's programs. Relaxed: there is
 /// one thread.
 static IS_EMULATED: AtomicBool = AtomicBool::new(false);
+
+/// True while a child that shares this process's memory may be killed without harm. No core file is made of it then. A
+/// core file before Linux 5.16 ends all processes with that memory. Relaxed: there is one thread.
+static SHARES_MEMORY: AtomicBool = AtomicBool::new(false);
 
 /// True if an emulator (qemu-user) answers this program's calls, as the last child has shown.
 pub fn is_emulated() -> bool {
@@ -77,6 +82,18 @@ pub fn ask_anyhow<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T)
     ask_or_here(question, || true)
 }
 
+/// Asks several questions in one forked child, since each child costs a copy of this process's memory. The child gives
+/// its answers so far after each question. Returns the last of them, or `None` if the child was killed before it gave
+/// any, or there is no child.
+pub fn ask_in_turn<T: Serialize + DeserializeOwned>(
+    questions: impl FnOnce(&dyn Fn(&T) -> bool) -> bool,
+) -> Option<T> {
+    let answers = Reply::new()?;
+    let child = Child::make(|| questions(&|answer| answers.give(answer))).ok()?;
+    child.wait();
+    answers.read()
+}
+
 fn ask_or_here<T: Serialize + DeserializeOwned>(
     question: impl FnOnce() -> T,
     is_safe: impl FnOnce() -> bool,
@@ -98,6 +115,7 @@ fn ask_or_here<T: Serialize + DeserializeOwned>(
 /// needs anyway. It does not even wait for the child or unmap memory.
 pub fn rehearse<T: Serialize + DeserializeOwned>(rehearsal: impl FnOnce() -> T) -> Option<T> {
     if is_surely_unfiltered() {
+        SHARES_MEMORY.store(true, Ordering::Relaxed);
         return Some(rehearsal());
     }
     let Some(answers) = Reply::new().map(ManuallyDrop::new) else { return Some(rehearsal()) };
@@ -106,7 +124,10 @@ pub fn rehearse<T: Serialize + DeserializeOwned>(rehearsal: impl FnOnce() -> T) 
     match pid {
         // Also under qemu-user.
         -1 => Some(rehearsal()),
-        0 => be_child(|| answers.give(&rehearsal())),
+        0 => be_child(|| {
+            SHARES_MEMORY.store(true, Ordering::Relaxed);
+            answers.give(&rehearsal())
+        }),
         _ => {
             let answer = answers.read()?;
             // The child has answered, so it could wait for its own children: waiting is not fatal here.
@@ -144,10 +165,22 @@ pub struct Output {
     pub text: String,
 }
 
+/// Whether memfds can be made, once that is known.
+static MAKES_MEMFDS: OnceLock<bool> = OnceLock::new();
+
 /// True if memfds can be made. If a filter might kill for the call, a child makes it.
 pub fn makes_memfds() -> bool {
-    let make = || memfd_create("anyring-asked", MemfdFlags::CLOEXEC).is_ok();
-    !may_be_filtered() || matches!(ask_anyhow(make), Outcome::Replied(true))
+    *MAKES_MEMFDS.get_or_init(|| !may_be_filtered() || matches!(ask_anyhow(make_memfd), Outcome::Replied(true)))
+}
+
+/// Makes a memfd, in a child. Returns whether it could be made.
+pub fn make_memfd() -> bool {
+    memfd_create("anyring-asked", MemfdFlags::CLOEXEC).is_ok()
+}
+
+/// Remembers what a child answered that called [`make_memfd`].
+pub fn learn_memfds(answer: bool) {
+    let _ = MAKES_MEMFDS.set(answer);
 }
 
 /// Makes the stream to which a child writes: the end to read, and the end to write. The stream is a memfd, or a
@@ -171,14 +204,14 @@ fn read_all(mut ours: File) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Makes a forked child execute a program by `execute`, which returns only if that fails, with the reason. Opens no
-/// file by name.
+/// Makes a child execute a program by `execute`, which returns only if that fails, with the reason. Opens no file by
+/// name. The child may share this process's memory until then, so `execute` changes nothing in it.
 pub fn capture_output(execute: impl FnOnce() -> String) -> Outcome<Output> {
     let (ours, streams) = match streams() {
         Ok(streams) => streams,
         Err(error) => return Outcome::Failed(format!("no pipe: {}", errno::name(error.raw_os_error()))),
     };
-    let child = Child::make(|| {
+    let mut body = Some(|| {
         // SAFETY: replaces descriptors of the child only, whose single thread this is.
         unsafe {
             libc::dup2(streams.as_raw_fd(), 1);
@@ -189,6 +222,11 @@ pub fn capture_output(execute: impl FnOnce() -> String) -> Outcome<Output> {
         unsafe { libc::write(2, why.as_ptr().cast(), why.len()) };
         false
     });
+    let shares = SHARES_MEMORY.load(Ordering::Relaxed);
+    let child = match if shares { Child::make_sharing(&mut body) } else { None } {
+        Some(child) => Ok(child),
+        None => Child::make(|| body.take().is_some_and(|body| body())),
+    };
     match child.map(Child::wait) {
         Err(why) => Outcome::Failed(why),
         Ok(None) => Outcome::TimedOut,
@@ -261,6 +299,11 @@ fn be_child(body: impl FnOnce() -> bool) -> ! {
     // A killed child leaves no core file.
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+    end_after(body)
+}
+
+/// Runs `body` and ends this process, with status 0 if `body` returns true.
+fn end_after(body: impl FnOnce() -> bool) -> ! {
     let is_well = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
     loop {
         for end in [libc::SYS_exit_group, libc::SYS_exit] {
@@ -316,6 +359,8 @@ struct Child {
     pid: libc::pid_t,
     /// The child's pidfd; `None` before Linux 5.2.
     end: Option<OwnedFd>,
+    /// The stack of a child that shares this process's memory.
+    _stack: Vec<u128>,
 }
 
 impl Child {
@@ -348,7 +393,37 @@ impl Child {
         }
         // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
         let end = (end >= 0).then(|| unsafe { OwnedFd::from_raw_fd(end) });
-        Ok(Child { pid, end })
+        Ok(Child { pid, end, _stack: Vec::new() })
+    }
+
+    /// Makes a child that shares this process's memory until it executes a program, so that no memory is copied. This
+    /// process must only wait for the child. `None` if such a child cannot be made.
+    fn make_sharing<F: FnOnce() -> bool>(body: &mut Option<F>) -> Option<Child> {
+        extern "C" fn begin<F: FnOnce() -> bool>(body: *mut libc::c_void) -> libc::c_int {
+            // SAFETY: `make_sharing` passes this body, which its caller keeps until the child has been waited for.
+            let body = unsafe { (*body.cast::<Option<F>>()).take() };
+            end_after(|| body.is_some_and(|body| body()))
+        }
+        const STACK: usize = 4096;
+        let (mut stack, mut end) = (Vec::<u128>::with_capacity(STACK), -1);
+        // SAFETY: the child runs on a stack of its own, which lives as long as the `Child`. Nothing else of this memory
+        // is used meanwhile: there is one thread, and it waits. The kernel stores the descriptor, if it knows the flag.
+        let pid = unsafe {
+            let top = stack.as_mut_ptr().add(STACK).cast();
+            libc::clone(
+                begin::<F>,
+                top,
+                libc::CLONE_VM | libc::CLONE_PIDFD,
+                std::ptr::from_mut(body).cast(),
+                &raw mut end,
+            )
+        };
+        if pid == -1 {
+            return None;
+        }
+        // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
+        let end = (end >= 0).then(|| unsafe { OwnedFd::from_raw_fd(end) });
+        Some(Child { pid, end, _stack: stack })
     }
 
     /// The wait status; `None` if the child took too long and was killed.

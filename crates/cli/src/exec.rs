@@ -5,9 +5,35 @@ use crate::errno;
 use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND};
 use rustix::fs::{accessat, Access, AtFlags, CWD};
 use std::convert::Infallible;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{c_char, CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// An environment, as execve(2) takes it.
+pub struct Environment {
+    /// Keeps the strings that `pointers` names.
+    _strings: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+impl Environment {
+    /// The environment of this process, with variables set or removed.
+    pub fn with(changes: &[(&str, Option<&OsStr>)]) -> Environment {
+        let is_changed = |name: &OsStr| changes.iter().any(|(changed, _)| name == *changed);
+        let kept = std::env::vars_os().filter(|(name, _)| !is_changed(name));
+        let set =
+            changes.iter().filter_map(|(name, value)| Some((OsString::from(name), OsString::from((*value)?))));
+        let line = |(name, value): (OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+        let strings: Vec<_> = kept.chain(set).filter_map(|pair| CString::new(line(pair)).ok()).collect();
+        let pointers = strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect();
+        Environment { _strings: strings, pointers }
+    }
+
+    /// The list of the strings, which ends with null. It lives as long as the environment.
+    pub fn as_ptr(&self) -> *const *const c_char {
+        self.pointers.as_ptr()
+    }
+}
 
 /// Executes the program by execvp(3). Returns only if that fails, with the reason. It does not use
 /// `std::process::Command`, which would reset the signal mask and SIGPIPE that the program must inherit.

@@ -3,6 +3,7 @@
 use crate::arch;
 use crate::child::{self, Outcome};
 use crate::elf;
+use crate::exec::Environment;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -79,11 +80,13 @@ pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
         return Ok(());
     }
     let words = [file.as_os_str().as_bytes()].map(|word| CString::new(word).unwrap_or_default());
+    let list = preload_list(library);
+    let environment =
+        Environment::with(&[("LD_PRELOAD", Some(&list)), ("LD_TRACE_LOADED_OBJECTS", Some(OsStr::new("1")))]);
     let printed = child::capture_output(|| {
-        std::env::set_var("LD_PRELOAD", preload_list(library));
-        std::env::set_var("LD_TRACE_LOADED_OBJECTS", "1");
-        // SAFETY: a string, and a list of it that ends with null.
-        unsafe { libc::execv(words[0].as_ptr(), [words[0].as_ptr(), std::ptr::null()].as_ptr()) };
+        let argv = [words[0].as_ptr(), std::ptr::null()];
+        // SAFETY: a string, a list of it that ends with null, and an environment.
+        unsafe { libc::execve(words[0].as_ptr(), argv.as_ptr(), environment.as_ptr()) };
         crate::errno::describe(crate::errno::last())
     });
     let text = match printed {

@@ -3,6 +3,7 @@
 
 use crate::arch;
 use crate::asked::{self, Decision, Means};
+use crate::child::Outcome;
 use crate::cli::{Backend, RunOptions};
 use crate::doctor::{self, Server, Trial};
 use crate::elf::Way;
@@ -79,8 +80,7 @@ impl Plan {
 }
 
 fn plan(options: &RunOptions) -> Result<Plan, Failure> {
-    let rings = server_of_rings(chosen(options.backend, "ANYRING_BACKEND")?)?;
-    let aio = server_of_aio(chosen(options.aio, "ANYRING_AIO")?)?;
+    let (rings, aio) = servers(chosen(options.backend, "ANYRING_BACKEND")?, chosen(options.aio, "ANYRING_AIO")?)?;
     // A program that is not found, or cannot be executed, is left to exec, which reports it.
     let file = resolve(&options.program.words[0]).filter(|file| can_start(file));
     if (rings.server, aio.server) == (Server::Kernel, Server::Kernel) && !options.guest {
@@ -244,19 +244,51 @@ pub fn chosen(flag: Option<Backend>, variable: &str) -> Result<Backend, Failure>
     })
 }
 
-/// Decides on the server of io_uring; fails if the requested one does not work.
-pub fn server_of_rings(choice: Backend) -> Result<Decision, Failure> {
-    decide(choice, "io_uring", || {
-        let trial = ring::try_here();
-        (ring::kernel_works(&trial), ring::describe(&trial))
-    })
+/// The answers of a child that is asked all questions. One that kills it, and those after it, stay unanswered.
+#[derive(Default, Serialize, Deserialize)]
+struct Answers {
+    aio_works: Option<bool>,
+    makes_memfds: Option<bool>,
+    rings: Option<Result<ring::Server, ring::Fault>>,
 }
 
-/// Decides on the server of Linux AIO in the same way.
-fn server_of_aio(choice: Backend) -> Result<Decision, Failure> {
-    decide(choice, "AIO", || {
-        let trial = doctor::kernel_aio_in_brief();
-        (trial.works, trial.answer)
+/// Decides on the servers of io_uring and Linux AIO; fails if a requested one does not work.
+fn servers(rings: Backend, aio: Backend) -> Result<(Decision, Decision), Failure> {
+    let answers = child::ask_in_turn::<Answers>(|give| {
+        let mut answers = Answers::default();
+        if aio != Backend::User {
+            answers.aio_works = Some(doctor::aio_in_brief().is_ok());
+            give(&answers);
+        }
+        answers.makes_memfds = Some(child::make_memfd());
+        give(&answers);
+        if rings != Backend::User {
+            answers.rings = Some(ring::complete_requests(ring::Needs::All));
+        }
+        give(&answers)
+    });
+    let answers = answers.unwrap_or_default();
+    if let Some(answer) = answers.makes_memfds {
+        child::learn_memfds(answer);
+    }
+    let rings = decide_on_rings(rings, || answers.rings.map_or_else(ring::try_here, Outcome::Replied))?;
+    let aio = decide(aio, "AIO", || match answers.aio_works {
+        Some(true) => (true, String::new()),
+        Some(false) => doctor::kernel_aio().outcome(),
+        None => doctor::kernel_aio_in_brief().outcome(),
+    })?;
+    Ok((rings, aio))
+}
+
+/// Decides on the server of io_uring; fails if the requested one does not work.
+pub fn server_of_rings(choice: Backend) -> Result<Decision, Failure> {
+    decide_on_rings(choice, ring::try_here)
+}
+
+fn decide_on_rings(choice: Backend, try_kernel: impl FnOnce() -> ring::Trial) -> Result<Decision, Failure> {
+    decide(choice, "io_uring", || {
+        let trial = try_kernel();
+        (ring::kernel_works(&trial), ring::describe(&trial))
     })
 }
 

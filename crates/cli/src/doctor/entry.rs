@@ -7,13 +7,13 @@ use crate::arch::LOADER;
 use crate::child::{ask, capture_output, makes_memfds, Outcome, Output};
 use crate::cli::EntryPoint;
 use crate::errno;
+use crate::exec::Environment;
 use crate::library::{executable, preload_list};
 use crate::ring::{complete_requests, Needs, Server};
 use anyring_guest::State;
 use clap::ValueEnum;
 use rustix::fs::{memfd_create, MemfdFlags};
-use std::convert::Infallible;
-use std::ffi::{c_char, CString};
+use std::ffi::{c_char, CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -136,22 +136,23 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
     let words = words.chain((needs == Needs::Least).then(|| "--least".into()));
     let words: Vec<_> = words.filter_map(|word| CString::new(word.into_vec()).ok()).collect();
     let argv: Vec<_> = words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
+    // A trial before a start tests only this library, whatever else the program preloads.
+    let list = library.map(|library| if needs == Needs::Least { library.into() } else { preload_list(library) });
+    let ours = ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW", "ANYRING_TRACE", "ANYRING_CHAOS"];
+    let mut changes: Vec<_> = ours.map(|variable| (variable, None)).into();
+    changes.push(("ANYRING_BACKEND", Some(OsStr::new("user"))));
+    changes.extend(list.as_ref().map(|list| ("LD_PRELOAD", Some(list.as_os_str()))));
+    let environment = Environment::with(&changes);
+    let trial = library.map(|_| TrialProgram::new(entry, needs)).transpose().map_err(Fault::Reported)?;
     let printed = capture_output(|| {
         if leaves_no_core {
             limit_core();
         }
-        std::env::set_var("ANYRING_BACKEND", "user");
-        for ours in ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW", "ANYRING_TRACE", "ANYRING_CHAOS"] {
-            std::env::remove_var(ours);
+        if let Some(trial) = &trial {
+            return trial.execute(environment.as_ptr());
         }
-        if let Some(library) = library {
-            // A trial before a start tests only this library, whatever else the program preloads.
-            let list = if needs == Needs::Least { library.into() } else { preload_list(library) };
-            std::env::set_var("LD_PRELOAD", list);
-            return become_trial(entry, needs).map_or_else(|why| why, |never| match never {});
-        }
-        // SAFETY: strings, and a list of them that ends with null.
-        unsafe { libc::execv(argv[0], argv.as_ptr()) };
+        // SAFETY: strings, a list of them that ends with null, and an environment.
+        unsafe { libc::execve(argv[0], argv.as_ptr(), environment.as_ptr()) };
         format!("anyring cannot execute itself: {}", errno::describe(errno::last()))
     });
     match printed {
@@ -187,7 +188,7 @@ pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
             Server::Emulation => Ok(()),
             Server::Kernel => Err("the kernel answered, not anyring".to_owned()),
         },
-        _ => become_trial(entry, needs).map(|never| match never {}),
+        _ => Err(TrialProgram::new(entry, needs)?.execute(Environment::with(&[]).as_ptr())),
     }
 }
 
@@ -220,30 +221,41 @@ fn trial_file() -> std::io::Result<File> {
     unnamed("/dev/shm").or_else(|_| unnamed("/tmp"))
 }
 
-/// Executes [`TRIAL`] in place of this process, with its environment. Returns only if that fails, with the reason.
-fn become_trial(way: EntryPoint, needs: Needs) -> Result<Infallible, String> {
-    let failed = |what: &str, error: std::io::Error| format!("{what}: {}", errno::of(&error));
-    let file = trial_file().map_err(|error| failed("no file for a program", error))?;
-    let [name, way] = [way.name(), way.name()].map(|text| CString::new(text).unwrap_or_default());
-    let sockets = if needs == Needs::All { c"sockets".as_ptr() } else { std::ptr::null() };
-    let argv = [name.as_ptr(), way.as_ptr(), sockets, std::ptr::null()];
-    let by_name = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
-    extern "C" {
-        static environ: *const *const c_char;
+/// [`TRIAL`] in a file, with its arguments.
+struct TrialProgram {
+    file: File,
+    path: CString,
+    way: CString,
+    needs: Needs,
+}
+
+impl TrialProgram {
+    fn new(way: EntryPoint, needs: Needs) -> Result<TrialProgram, String> {
+        let file = trial_file().map_err(|error| format!("no file for a program: {}", errno::of(&error)))?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let [path, way] = [path.as_str(), way.name()].map(|text| CString::new(text).unwrap_or_default());
+        Ok(TrialProgram { file, path, way, needs })
     }
-    // SAFETY: a list of strings that ends with null, and the process's environment, which does not change: there is
-    // one thread.
-    unsafe {
-        // First by the call that starting any program needs.
-        libc::execve(by_name.as_ptr(), argv.as_ptr(), environ);
-        libc::syscall(
-            libc::SYS_execveat,
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            argv.as_ptr(),
-            environ,
-            libc::AT_EMPTY_PATH,
-        )
-    };
-    Err(failed("a program in a file without a name cannot be executed", std::io::Error::last_os_error()))
+
+    /// Executes the program in place of this process, with this environment. Returns only if that fails, with the
+    /// reason.
+    fn execute(&self, environment: *const *const c_char) -> String {
+        let sockets = if self.needs == Needs::All { c"sockets".as_ptr() } else { std::ptr::null() };
+        let argv = [self.way.as_ptr(), self.way.as_ptr(), sockets, std::ptr::null()];
+        // SAFETY: two lists of strings that end with null.
+        unsafe {
+            // First by the call that starting any program needs.
+            libc::execve(self.path.as_ptr(), argv.as_ptr(), environment);
+            libc::syscall(
+                libc::SYS_execveat,
+                self.file.as_raw_fd(),
+                c"".as_ptr(),
+                argv.as_ptr(),
+                environment,
+                libc::AT_EMPTY_PATH,
+            )
+        };
+        let why = errno::of(&std::io::Error::last_os_error());
+        format!("a program in a file without a name cannot be executed: {why}")
+    }
 }

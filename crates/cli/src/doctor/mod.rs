@@ -9,7 +9,7 @@ mod report;
 mod rings;
 
 pub use entry::{try_guest, try_library, Trial};
-pub use probe::{kernel_aio_in_brief, missing_block};
+pub use probe::{aio_in_brief, kernel_aio, kernel_aio_in_brief, missing_block};
 pub use process::kept_out;
 
 use crate::child::NO_CHILD;
@@ -40,6 +40,11 @@ pub struct Check {
 }
 
 impl Check {
+    /// Whether it works, and the answer.
+    pub fn outcome(self) -> (bool, String) {
+        (self.works, self.answer)
+    }
+
     /// Describes a probe that failed.
     fn fault(&self) -> String {
         format!("{} does not work here: {}", self.name, self.answer)

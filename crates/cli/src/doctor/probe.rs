@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// The fault that a probe found, for people.
-type Finding = Result<(), String>;
+pub type Finding = Result<(), String>;
 
 struct Block {
     name: &'static str,
@@ -103,11 +103,21 @@ pub fn kernel_aio() -> Check {
 /// context waits about 30 ms when it ends (exit_aio, RCU). If the kernel counts contexts and has room for more, it
 /// can make one, unless a filter answers in its place.
 pub fn kernel_aio_in_brief() -> Check {
+    let brief = check_aio(aio_in_brief);
+    if brief.works {
+        brief
+    } else {
+        kernel_aio()
+    }
+}
+
+/// Tries the kernel's AIO without a context. A child makes these calls.
+pub fn aio_in_brief() -> Finding {
     let number =
         |name: &str| std::fs::read_to_string(format!("/proc/sys/fs/{name}")).ok()?.trim().parse::<u64>().ok();
     let has_room = number("aio-nr").zip(number("aio-max-nr")).is_some_and(|(contexts, most)| contexts < most);
-    let brief = has_room.then(|| check_aio(aio_calls));
-    brief.filter(|check| check.works).unwrap_or_else(kernel_aio)
+    expect(has_room, "no room for a context is known")?;
+    aio_calls()
 }
 
 fn check_aio(probe: fn() -> Finding) -> Check {
