@@ -36,8 +36,8 @@ fn wait_for(target: &mut Ring, span: Duration) -> isize {
 }
 
 /// Runs rounds. In each of them a thread sends messages every few microseconds, and this thread waits for them one by
-/// one. Then this thread calls `quiet`. Some 5 to 40 us later the sender calls `disturb` with its ring, the target's number and a
-/// function that returns true once `quiet` has returned. The next round begins when both have.
+/// one. Then this thread calls `quiet`. Some 5 to 40 us later the sender calls `disturb`. It passes its ring, the
+/// target's number and a function that returns true once `quiet` has returned. The next round begins when both have.
 fn rounds(
     cx: &Context,
     flags: u32,
