@@ -1,11 +1,12 @@
 //! The first call of a READ, WRITE, RECV or SEND without options, made directly from its SQE.
 
-use super::net::transfer;
-use super::rw::{self, CURRENT_POSITION};
-use super::{Context, Direction};
+use super::net::transfer::{self, Transfer};
+use super::net::Net;
+use super::rw::{self, Rw, CURRENT_POSITION};
+use super::{Context, Direction, Op};
 use crate::memory::view::SqeRef;
 use crate::Errno;
-use anyring_abi::{Sqe, MAX_RW_COUNT};
+use anyring_abi::MAX_RW_COUNT;
 
 /// A transfer of at least one byte, without flags, attributes or address, on a file that the SQE names by its number.
 #[derive(Clone, Copy)]
@@ -40,11 +41,18 @@ impl FirstCall {
         is_simple.then_some(FirstCall { fd, direction, buffer: [sqe.addr() as usize, bytes], offset: None })
     }
 
-    /// Returns an SQE that asks for the same transfer.
-    pub fn sqe(&self, opcode: u8, user_data: u64) -> Sqe {
-        let [addr, len] = self.buffer.map(|word| word as u64);
-        let (fd, off) = (self.fd, self.offset.unwrap_or(0));
-        Sqe { opcode, fd, off, addr, len: len as u32, user_data, ..Sqe::default() }
+    /// Makes the operation that goes on from the call's answer. The SQE was checked before the call.
+    pub fn operation(&self) -> Op {
+        match self.offset {
+            None => Op::Net(Net::Transfer(Transfer::plain(self.direction, self.buffer))),
+            Some(offset) => Op::Rw(Rw::plain(self.direction, self.buffer, offset)),
+        }
+    }
+
+    /// True if a call with this answer has filled the whole buffer of a RECV.
+    #[inline]
+    pub fn has_received_all(&self, answer: Result<usize, Errno>) -> bool {
+        self.offset.is_none() && self.direction == Direction::Read && answer == Ok(self.buffer[1])
     }
 
     /// True if the transfer may be one of whole sectors: see `Rw::may_be_direct`.

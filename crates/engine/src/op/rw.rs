@@ -144,6 +144,33 @@ impl Rw {
         })
     }
 
+    /// Makes the READ or WRITE of one buffer at an offset, without any options.
+    pub(super) fn plain(direction: Direction, buffer: [usize; 2], offset: u64) -> Rw {
+        let [address, bytes] = buffer;
+        Rw {
+            write: direction == Direction::Write,
+            flags: 0,
+            offset,
+            buffers: Buffers::One(buffer),
+            registered: None,
+            vectored: false,
+            buffer: None,
+            selection: None,
+            multishot: false,
+            polled: false,
+            submitted: false,
+            by_worker: false,
+            reads_memory: false,
+            unknown_nowait: false,
+            stream: false,
+            protected: false,
+            aligned: (address | bytes | offset as usize).is_multiple_of(512),
+            priority: 0,
+            is_cut: false,
+            done: 0,
+        }
+    }
+
     /// Takes the registered buffer's index out of a *_FIXED request, so that it is looked up once.
     #[inline]
     pub fn take_registered(&mut self) -> Option<u16> {

@@ -411,29 +411,32 @@ impl RingGuard {
         }
     }
 
-    /// Makes the operation of an SQE whose first call did not give the result, and continues it.
+    /// Goes on with an SQE whose first call did not give the result. The SQE gets an operation, and a request unless it
+    /// is done.
     #[cold]
     #[inline(never)]
     fn go_on_after(&mut self, unfinished: Unfinished) -> Accepted {
-        let Unfinished { opcode, row, sqe, answer, on_its_way } = unfinished;
-        if (opcode, answer) == (Opcode::Recv, Ok(sqe.len as usize)) {
-            // The buffer is full, so only the CQE's flags are missing.
-            let cqe = Cqe { user_data: sqe.user_data, res: sqe.len as i32, flags: flags_of_filled(sqe.fd) };
-            self.poll_set.record_first_read(sqe.fd, false);
-            self.tally(opcode, cqe.res);
-            self.post(cqe, Poster::Task);
-            on_its_way.completed();
-            return Accepted::More;
-        }
-        let mut op = match (row.prep)(opcode, &sqe) {
-            Ok(op) => op,
-            Err(error) => return self.refuse(&sqe, error, 0, on_its_way),
+        let Unfinished { opcode, user_data, call, answer, on_its_way } = unfinished;
+        let mut op = Op::default();
+        let (verdict, flags) = if call.has_received_all(answer) {
+            (Verdict::of(answer), flags_of_filled(call.fd)) // only the flags are missing
+        } else {
+            op = call.operation();
+            (op.issue_after(self, answer, call.fd), 0)
         };
-        let verdict = op.issue_after(self, answer, sqe.fd);
-        if op.waits_for() == Some(Direction::Read) {
-            self.poll_set.record_first_read(sqe.fd, verdict == Verdict::WouldBlock(Direction::Read));
+        if call.direction == Direction::Read {
+            self.poll_set.record_first_read(call.fd, verdict == Verdict::WouldBlock(Direction::Read));
         }
-        self.conclude(&mut op, opcode, row, &sqe, verdict, on_its_way)
+        let Verdict::Done(res) = verdict else {
+            let request = Request::new(op, opcode, 0, user_data, Target::Number(call.fd));
+            let id = self.admit(request, on_its_way);
+            self.follow(id, verdict);
+            return self.accepted();
+        };
+        self.tally(opcode, res);
+        self.post(Cqe { user_data, res, flags }, Poster::Task);
+        on_its_way.completed();
+        Accepted::More
     }
 
     /// Follows the verdict on a request without a slot. The request gets a slot unless it is done.

@@ -169,19 +169,34 @@ impl Transfer {
     fn new(direction: Direction, sqe: &Sqe, data: Data) -> Transfer {
         let ignored = if mutated(Mutation::ReceiveWithoutPeek) { libc::MSG_PEEK as u32 } else { 0 };
         Transfer {
-            direction,
             first: match u32::from(sqe.ioprio) & IORING_RECVSEND_POLL_FIRST {
                 0 => First::Attempt,
                 _ => First::Poll,
             },
+            flags: sqe.op_flags & !ignored,
+            special: Special::of(sqe, false),
+            ..Transfer::of(direction, data)
+        }
+    }
+
+    /// Makes the SEND or RECV of one buffer, without any options.
+    pub(in crate::op) fn plain(direction: Direction, [address, bytes]: [usize; 2]) -> Transfer {
+        Transfer::of(direction, Data::Buffer { address, bytes, destination: None })
+    }
+
+    #[inline]
+    fn of(direction: Direction, data: Data) -> Transfer {
+        Transfer {
+            direction,
+            first: First::Attempt,
             multishot: false,
             bundle: false,
             polled: false,
             was_short: false,
-            flags: sqe.op_flags & !ignored,
+            flags: 0,
             done: 0,
             selection: None,
-            special: Special::of(sqe, false),
+            special: None,
             data,
         }
     }
@@ -363,8 +378,13 @@ impl Transfer {
         }
     }
 
-    /// Continues like [`issue`](Self::issue) after a first call that returned `first`.
+    /// Continues like [`issue`](Self::issue) after a [`plain`](Self::plain) transfer's first call, which returned
+    /// `first`.
+    #[inline]
     pub(crate) fn issue_after(&mut self, first: Result<usize, Errno>, context: Context) -> Verdict {
+        if first == Err(Errno::AGAIN) {
+            return self.nothing();
+        }
         let sizes = self.sizes();
         let verdict = self.follow(first.map(|count| (count, false)), sizes, context.fd);
         verdict.unwrap_or_else(|| self.issue(context))

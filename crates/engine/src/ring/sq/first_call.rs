@@ -8,12 +8,12 @@
 use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::op::first_call::FirstCall;
-use crate::op::{definition, AtOnce, Definition};
+use crate::op::{definition, AtOnce};
 use crate::ring::arrivals::Left;
 use crate::ring::broken::Uncompleted;
 use crate::ring::{Ring, State};
 use crate::Errno;
-use anyring_abi::{Cqe, Opcode, Sqe};
+use anyring_abi::{Cqe, Opcode};
 use core::sync::atomic::Ordering;
 
 use super::Accepted;
@@ -43,9 +43,8 @@ pub(super) enum Stop {
 /// An SQE whose operation has to continue from its call's answer.
 pub(super) struct Unfinished {
     pub opcode: Opcode,
-    pub row: &'static Definition,
-    /// The fields that matter. The other fields were checked to be zero, or have no meaning for the opcode.
-    pub sqe: Sqe,
+    pub user_data: u64,
+    pub call: FirstCall,
     /// The call's answer.
     pub answer: Result<usize, Errno>,
     pub on_its_way: Uncompleted,
@@ -130,8 +129,7 @@ impl State {
                 match call.make(is_stream) {
                     Ok(count) if call.is_result(count, is_stream) => result = count as i32,
                     answer => {
-                        let sqe = call.sqe(opcode as u8, user_data);
-                        *unfinished = Some(Unfinished { opcode, row, sqe, answer, on_its_way });
+                        *unfinished = Some(Unfinished { opcode, user_data, call, answer, on_its_way });
                         stop = Stop::Unfinished;
                         break;
                     }
