@@ -56,9 +56,10 @@ impl RingGuard {
         if header.shared.load(Ordering::Relaxed) == 0 && self.accepts_runs() {
             let mut run = self.begin_run(to_submit, self.memory.view.load_mapped(word::SQ_TAIL));
             self.complete_run(&mut run);
-            if run.left != 0 || run.accepted.is_some() {
+            if run.left != 0 || run.accepted == Some(Accepted::Last) {
                 return self.submit_rest(to_submit, Some(run));
             }
+            // No chain is open and nothing drains: a run takes no such SQE.
             self.tally.flush();
             let _ = self.memory.view.store(word::SQ_HEAD, run.head); // the memory is mapped: `accepts_runs` checked it
             header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
