@@ -269,14 +269,16 @@ impl RingGuard {
         let armed = kept.and_then(|()| self.arm(id, list, tried, then));
         match armed {
             Ok(Arming::Waits) => {
-                self.arm_link_timeout(id);
                 // The request may have completed while it was armed. If a thread sleeps already, a postponed attempt is
                 // made at once.
-                if self.slab.get(id).is_some_and(|it| it.op.poll().is_some_and(|poll| poll.multishot)) {
-                    // The registration's event reports what is ready already.
-                    if !self.queue.record_poll(id) {
-                        self.complete_found_polls();
-                    }
+                let Some(request) = self.slab.get(id) else { return };
+                let looks_again = request.op.poll().is_some_and(|poll| poll.multishot);
+                if request.next.is_some() {
+                    self.arm_link_timeout(id);
+                }
+                // The registration's event reports what is ready already.
+                if looks_again && !self.queue.record_poll(id) {
+                    self.complete_found_polls();
                 }
                 if first_look {
                     self.retry_first(id);

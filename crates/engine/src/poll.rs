@@ -265,19 +265,29 @@ impl PollSet {
         events: u32,
         attempted_now: bool,
     ) -> Result<bool, Errno> {
-        let entry = self.entry(fd);
-        let wanted = entry.registered | events | EDGE;
-        if wanted == entry.registered {
-            // An attempt under this same hold of the lock needs no check, if the number cannot have changed without
-            // the engine's notice.
-            let sure = attempted_now && descriptors::closes_are_seen();
-            if !sure && !entry.unverified {
-                entry.unverified = true;
-                self.unverified.push_back(fd);
-            }
-            return Ok(true);
+        let wanted = self.entry(fd).registered | events | EDGE;
+        match self.joins(fd, wanted, attempted_now) {
+            true => Ok(true),
+            false => self.control_registration(epoll, fd, wanted),
         }
-        self.control_registration(epoll, fd, wanted)
+    }
+
+    /// Makes one more request wait by the standing registration of `fd`. False if that does not ask for all of `events`,
+    /// or if its event would not tell enough.
+    #[inline]
+    pub(crate) fn joins(&mut self, fd: i32, events: u32, attempted_now: bool) -> bool {
+        let Some(entry) = self.existing(fd) else { return false };
+        if entry.registered & events != events || entry.facts.is_shut_down() {
+            return false;
+        }
+        // An attempt under this same hold of the lock needs no check, if the number cannot have changed without the
+        // engine's notice.
+        let sure = attempted_now && descriptors::closes_are_seen();
+        if !sure && !entry.unverified {
+            entry.unverified = true;
+            self.unverified.push_back(fd);
+        }
+        true
     }
 
     /// Forgets what is remembered of `fd`, which names another file than before, and makes its events stale. If an

@@ -72,42 +72,34 @@ impl RingGuard {
     /// Makes a request wait for readiness. `tried` says what the last attempt found, `then` what follows an event.
     pub fn arm(&mut self, id: Id, list: ListKind, tried: Tried, then: Then) -> Result<Arming, Errno> {
         let Some(fd) = self.polled_number(id, list)? else { return Ok(Arming::CannotPoll) };
-        self.poll_set.make_room(fd)?;
-        if self.poll_set.is_unpollable(fd) {
-            return Ok(Arming::CannotPoll);
-        }
         single::join_list(self, fd);
         spoil_file(fd);
-        let state = &mut **self;
-        let epoll = state.poll_set.make_epoll_if_possible(state.ends)?;
-        if limit::keeps_none() {
-            limit::keep_number(state.poll_set.kick().unwrap_or(-1));
-        }
-        let request = &state.slab[id];
+        let request = &self.slab[id];
         let (opcode, flags, path) = (request.opcode, request.flags, request.path);
         let events = events_for(&request.op, list);
         let reports_present = request.op.poll().is_some_and(|poll| poll.multishot);
         let goes_on = path != Path::Inline && request.op.is_multishot();
         let is_elsewhere = request.target.number() != Some(fd);
-        let entry = state.poll_set.entry(fd);
-        let (registered, shut_down) = (entry.registered, entry.facts.is_shut_down());
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
-        let anew = skip.is_some_and(Skip::reports_present) || shut_down;
-        let is_registered = if anew || reports_present {
-            // No attempt could be made. Renew the registration, so that a file that is ready already raises an event.
-            state.poll_set.control_registration(epoll, fd, registered | events | EDGE)?
-        } else {
-            state.poll_set.register(epoll, fd, events, path != Path::Worker)?
-        };
-        if !is_registered {
-            return Ok(Arming::CannotPoll);
+        // If no attempt could be made, the registration is renewed, so that a file that is ready already raises an
+        // event.
+        let renews = reports_present || skip.is_some_and(Skip::reports_present);
+        let stands = !renews && self.poll_set.joins(fd, events | EDGE, path != Path::Worker);
+        let was_before = stands
+            || match self.register(fd, events, renews, path != Path::Worker)? {
+                Some(was_before) => was_before,
+                None => return Ok(Arming::CannotPoll),
+            };
+        let state = &mut **self;
+        if limit::keeps_none() {
+            limit::keep_number(state.poll_set.kick().unwrap_or(-1));
         }
         let postponed = skip.is_some_and(Skip::is_postponed);
         if postponed {
             state.poll_set.postpone(fd); // the file's readiness is unknown
         }
         let entry = state.poll_set.entry(fd);
-        if !postponed && registered != 0 && !anew {
+        if was_before && !postponed {
             // The attempt came after the registration: whatever arrives from now on raises an event.
             entry.facts.mark_empty(list);
         }
@@ -143,12 +135,32 @@ impl RingGuard {
         Ok(Arming::Waits)
     }
 
+    /// Makes the registration of `fd` ask for `events`, or renews it. Returns whether it stood before an attempt that has
+    /// just been made. `None` if the file cannot be polled.
+    #[inline(never)] // most numbers are registered already
+    fn register(&mut self, fd: i32, events: u32, renews: bool, attempted_now: bool) -> Result<Option<bool>, Errno> {
+        let state = &mut **self;
+        state.poll_set.make_room(fd)?;
+        if state.poll_set.is_unpollable(fd) {
+            return Ok(None);
+        }
+        let epoll = state.poll_set.make_epoll_if_possible(state.ends)?;
+        let entry = state.poll_set.entry(fd);
+        let (registered, anew) = (entry.registered, renews || entry.facts.is_shut_down());
+        let is_registered = match anew {
+            true => state.poll_set.control_registration(epoll, fd, registered | events | EDGE)?,
+            false => state.poll_set.register(epoll, fd, events, attempted_now)?,
+        };
+        Ok(is_registered.then_some(registered != 0 && !anew))
+    }
+
     /// Returns the descriptor on which a request would wait; `None` if the request has none.
     #[inline]
     fn polled_number(&mut self, id: Id, list: ListKind) -> Result<Option<i32>, Errno> {
-        let Some(fd) = self.slab[id].target.number() else { return Ok(None) };
+        let request = &mut self.slab[id];
+        let Some(fd) = request.target.number() else { return Ok(None) };
         let direction = if list == ListKind::Write { Direction::Write } else { Direction::Read };
-        let (polled, new) = self.slab[id].op.polled_number(fd, direction)?;
+        let (polled, new) = request.op.polled_number(fd, direction)?;
         if let Some(new) = new {
             self.poll_set.forget(new);
         }
@@ -315,8 +327,9 @@ impl RingGuard {
     pub(super) fn retry(&mut self, fd: i32, list: ListKind) {
         self.run_holder_work();
         while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.list(list).first()) {
-            let State::Polling(Polling { then, .. }) = *self.slab[id].state() else { return };
-            if then == Then::PlainCall || self.is_others(id) {
+            let request = &self.slab[id];
+            let State::Polling(Polling { then, .. }) = *request.state() else { return };
+            if then == Then::PlainCall || request.is_others() {
                 let id = self.disarm(id).id();
                 match then {
                     Then::PlainCall => self.punt(id, Approach::Plain, Punt::NoForm),

@@ -470,6 +470,6 @@ impl RingGuard {
 impl crate::ring::State {
     /// True if a credentials pool must make a request, since the calling thread is not its submitter.
     pub fn is_others(&self, id: Id) -> bool {
-        self.slab[id].hold.as_ref().is_some_and(|hold| !hold.is_mine())
+        self.slab[id].is_others()
     }
 }

@@ -285,6 +285,12 @@ impl Request {
         self.op.identity(self.opcode) == Identity::Ready
     }
 
+    /// True if a credentials pool must make the request, since the calling thread is not its submitter.
+    #[inline]
+    pub fn is_others(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| !hold.is_mine())
+    }
+
     /// True if the request posts no CQE when it succeeds.
     pub fn skips_success(&self) -> bool {
         self.flags & IOSQE_CQE_SKIP_SUCCESS != 0
