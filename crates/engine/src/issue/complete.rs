@@ -282,6 +282,19 @@ impl RingGuard {
         if result == -Errno::PIPE.raw_os_error() {
             self.raise_broken_pipe(id);
         }
+        let request = &self.slab[id];
+        if request.next.is_some() || request.guard.is_some() || self.recorder.is_some() {
+            self.finish_in_chain(id, result, failed);
+        } else {
+            self.end(id, result, failed, false);
+        }
+        if !self.drain.is_idle() {
+            self.release_held();
+        }
+    }
+
+    /// Ends a request that has a successor or a LINK_TIMEOUT, and continues with these.
+    fn finish_in_chain(&mut self, id: Id, result: i32, failed: bool) {
         let to_worker = self.slab[id].next.is_some() && self.hands_chain_to_worker(id, result);
         let request = &mut self.slab[id];
         let quiet = failed && request.skips_success();
@@ -316,9 +329,6 @@ impl RingGuard {
                 self.queue.follow(next);
             }
         }
-        if !self.drain.is_idle() {
-            self.release_held();
-        }
     }
 
     /// Returns the result of a LINK_TIMEOUT whose request completed at once, with `result`. In the kernel the timer has
@@ -346,9 +356,9 @@ impl RingGuard {
         let skips = request.skips_success() && !mutated(Mutation::SkipPostsAllTheSame);
         // Only an eventfd is signalled in different ways.
         let poster = if self.eventfd.is_some() { natively_posted_by(request) } else { Poster::Task };
-        let extra = if cqe.flags & IORING_CQE_F_32 != 0 { request.op.extra() } else { None };
-        let has_notification = cqe.flags & IORING_CQE_F_NOTIF != 0;
-        let notified = if has_notification { request.op.notified() } else { None }.unwrap_or(cqe.user_data);
+        // A larger CQE, or a notification after it. Most CQEs have neither.
+        let more = (cqe.flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) != 0)
+            .then(|| (request.op.extra(), request.op.notified().unwrap_or(cqe.user_data)));
         let on_its_way = Uncompleted::new(self.ring(), cqe.user_data, record);
         stats::completed(opcode, request.path, result);
         self.slab.remove(id);
@@ -360,10 +370,12 @@ impl RingGuard {
         // A TIMEOUT that is removed counts like any other request (`io_timeout_extract` in io_uring/timeout.c).
         let ends_waits = opcode == Opcode::Timeout && result != -Errno::CANCELED.raw_os_error();
         if posts {
-            let kept = if has_notification { IORING_CQE_F_MORE } else { u32::MAX };
-            match cqe.flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
-                IORING_CQE_F_32 => self.post_large(cqe, extra.unwrap_or_default(), poster),
-                _ => self.post(Cqe { flags: cqe.flags & kept, ..cqe }, poster),
+            match more {
+                None => self.post(cqe, poster),
+                Some(_) if cqe.flags & IORING_CQE_F_NOTIF != 0 => {
+                    self.post(Cqe { flags: cqe.flags & IORING_CQE_F_MORE, ..cqe }, poster);
+                }
+                Some((extra, _)) => self.post_large(cqe, extra.unwrap_or_default(), poster),
             }
             if let Some(record) = record {
                 self.batch.ends(record);
@@ -380,12 +392,17 @@ impl RingGuard {
         if ends_waits && !posts {
             self.end_waits();
         }
-        let notification = Cqe { user_data: notified, ..cqe };
-        if has_notification
-            && !(self.chaos.is_some() && chaos::delays_notification(self, opcode, number, &notification))
-        {
-            self.post_notification(notified, cqe.flags);
+        if let Some((_, notified)) = more.filter(|_| cqe.flags & IORING_CQE_F_NOTIF != 0) {
+            self.notify(opcode, number, Cqe { user_data: notified, ..cqe });
         }
         on_its_way.completed();
+    }
+
+    /// Posts the notification of a request that has ended, unless chaos delays it.
+    #[cold]
+    fn notify(&mut self, opcode: Opcode, number: u64, notification: Cqe) {
+        if self.chaos.is_none() || !chaos::delays_notification(self, opcode, number, &notification) {
+            self.post_notification(notification.user_data, notification.flags);
+        }
     }
 }
