@@ -292,11 +292,18 @@ impl RingGuard {
     #[inline(always)] // in each call
     pub fn leave(mut self) {
         // If this panics, the guard's drop breaks the ring.
+        self.unlock_settled();
+        core::mem::forget(self); // the guard holds nothing any more
+    }
+
+    /// Does what [`unlock`](Self::unlock) does for a ring that was settled and not touched since.
+    #[inline(always)] // in each call
+    pub fn unlock_settled(&mut self) {
+        debug_assert!(self.batch.count == 0 && self.queue.is_empty(), "the ring is not settled");
         self.release();
         if self.held.is_some() {
             self.unlock();
         }
-        core::mem::forget(self); // the guard holds nothing any more
     }
 
     /// Releases the lock. Takes it again if work was left for the holder before the release.

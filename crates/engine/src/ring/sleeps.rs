@@ -107,6 +107,7 @@ impl Place {
 
 impl Sleeps {
     /// Records `sleep`. Returns its place, or `None` if there is no room.
+    #[inline]
     fn record(&self, sleep: Sleep) -> Option<Entry> {
         let (place, free) = self.places.iter().enumerate().find_map(|(place, it)| {
             let usage = it.usage.load(Ordering::Relaxed);
@@ -268,6 +269,7 @@ impl Awake {
 }
 
 impl Drop for Awake {
+    #[inline]
     fn drop(&mut self) {
         // A thread that is being torn down may have lost its thread-local table.
         let forget = |entry: &Entry| ASLEEP.try_with(|asleep| asleep.forget(entry)).unwrap_or(Some(RECORDED));

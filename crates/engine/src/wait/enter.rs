@@ -4,7 +4,7 @@ use crate::chaos::caller::Caller;
 use crate::issue::chaos::{self, Change};
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
-use crate::os::user_read;
+use crate::os::{user_read, Clock};
 use crate::resource::wait_region;
 use crate::ring::arrivals::Left;
 use crate::ring::table;
@@ -155,7 +155,21 @@ pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> 
         check_waiter(&guard).inspect_err(|_| guard.call_helper())?;
         return iopoll::ask(guard, call);
     }
-    match check_waiter(&guard).and_then(|()| wait_options(&guard, call)) {
+    if let Err(error) = check_waiter(&guard) {
+        guard.call_helper();
+        return Err(error);
+    }
+    if call.arg == 0 && call.flags & IORING_ENTER_EXT_ARG == 0 {
+        return wait(guard, &WaitOptions::of(call.min_complete, Clock::Monotonic));
+        // no time, so any clock
+    }
+    wait_as_asked(guard, call)
+}
+
+/// Waits by a call with an argument: a signal mask, or times.
+#[inline(never)] // otherwise the other waits would pay for its registers
+fn wait_as_asked(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
+    match wait_options(&guard, call) {
         Ok((options, Ok(sigmask))) => wait(guard, &WaitOptions { sigmask, ..options }),
         Ok((options, Err(error))) => refuse_to_sleep(guard, &options, error),
         Err(error) => {
@@ -262,7 +276,7 @@ struct Extended {
 fn wait_options(guard: &RingGuard, call: &Enter) -> Result<(WaitOptions, Result<Option<u64>, Errno>), Errno> {
     let clock = guard.clock;
     let min_complete = call.min_complete;
-    let mut options = WaitOptions { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
+    let mut options = WaitOptions::of(min_complete, clock);
     let extended = extended_argument(guard, call)?;
     let sigmask = match (extended.mask, extended.mask_size) {
         (0, _) => Ok(None),

@@ -38,6 +38,11 @@ pub struct WaitOptions {
 }
 
 impl WaitOptions {
+    /// Asks for this many completions, without any limit.
+    pub fn of(min_complete: u32, clock: Clock) -> WaitOptions {
+        WaitOptions { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None }
+    }
+
     /// Returns the longest time for the next sleep. `None` if there is no limit.
     pub fn left_ns(&self) -> Option<u64> {
         let until_ns = self.minimum_ns.or(self.deadline_ns);
@@ -48,24 +53,26 @@ impl WaitOptions {
 /// The most CQEs that a wait counts. No CQ holds as many, so a wait for them goes on until something else ends it.
 const NEVER: u64 = 1 << 29;
 
-/// Returns the CQ total that ends a wait for `min_complete` CQEs. CQEs that are already there are counted from the words
-/// in ring memory. With a head beyond the tail their number is huge, and there is nothing to wait for.
+/// Returns the CQ total that ends a wait for `min_complete` CQEs, and whether the wait is over already. CQEs that are
+/// already there are counted from the words in ring memory. With a head beyond the tail their number is huge, and there
+/// is nothing to wait for.
 ///
 /// The kernel limits the number as a signed one. Then it compares without sign, and else takes the sign of the
 /// difference. So a negative number is there at once, if it is more than the CQEs that are there. Source:
 /// `io_cqring_wait` in io_uring/io_uring.c, `io_should_wake` in io_uring/io_uring.h.
-fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<u64, Errno> {
+fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<(u64, bool), Errno> {
     let view = guard.memory.view;
     let wanted = (min_complete as i32).min(view.layout().cq_entries as i32) as u32;
     let head = view.load(word::CQ_HEAD)?;
     let ready = view.load(word::CQ_TAIL)?.wrapping_sub(head);
     let post = guard.control.lock_post();
     Ok(if ready >= wanted || ready.wrapping_sub(wanted) as i32 >= 0 {
-        post.cq_total()
+        (post.cq_total(), true)
     } else if (wanted as i32) < 0 {
-        post.cq_total() + NEVER
+        (post.cq_total() + NEVER, false)
     } else {
-        post.total_at(head.wrapping_add(wanted))
+        let target = post.total_at(head.wrapping_add(wanted));
+        (target, post.cq_total() >= target)
     })
 }
 
@@ -78,7 +85,7 @@ pub fn wait(guard: RingGuard, options: &WaitOptions) -> Result<(), Errno> {
 pub fn wait_until(mut guard: RingGuard, options: &WaitOptions, target: Option<u64>) -> Result<(), Errno> {
     let mut wait = Wait::begin(&mut guard, options, target).inspect_err(|_| guard.call_helper())?;
     let result = loop {
-        if wait.is_over(&guard) {
+        if wait.only_asks || wait.is_over(&guard) {
             break Ok(());
         }
         wait.acquire_role(&mut guard);
@@ -113,6 +120,9 @@ pub(super) struct Wait {
     /// True if the wait ends once the completions that are there are posted, whatever another process does to the
     /// shared words.
     only_asks: bool,
+    /// What [`is_satisfied`](Wait::is_satisfied) answers, for as long as nothing can have changed since the target was
+    /// chosen.
+    at_first: Option<bool>,
     /// True if a polling thread does all of the ring's work. The role then only says which thread sleeps with a
     /// signal mask.
     pub polled: bool,
@@ -135,14 +145,18 @@ impl Wait {
         if !only_asks {
             os::arm_interruption();
         }
-        let target = target.map_or_else(|| wait_target(guard, options.min_complete), Ok)?;
+        let (target, at_first) = match target {
+            Some(target) => (target, None),
+            None => wait_target(guard, options.min_complete).map(|(target, is_over)| (target, Some(is_over)))?,
+        };
         let timeouts = guard.control.header().waiters.timeouts.load(Ordering::Relaxed);
         let (polled, acquired) = (guard.is_polled(), Acquired::No);
-        let wait = Wait {
+        let mut wait = Wait {
             options: *options,
             target,
             timeouts,
             only_asks,
+            at_first,
             polled,
             has_spun: false,
             acquired,
@@ -155,10 +169,11 @@ impl Wait {
     }
 
     /// Polls the poll set once, since a wait that ends without a sleep would otherwise never check it.
-    fn poll_once(&self, guard: &mut RingGuard) {
+    fn poll_once(&mut self, guard: &mut RingGuard) {
         // A steady supply of completions must not hide later readiness forever.
         let is_due = || guard.ring().driver.handover.visits().is_multiple_of(8) && self.is_satisfied(guard);
         if self.options.min_complete == 0 || is_due() {
+            self.at_first = None;
             guard.drive();
         }
         if self.options.min_complete == 0 && guard.poll_set.has_postponed() {
@@ -169,8 +184,8 @@ impl Wait {
     }
 
     /// True if there is nothing left to wait for.
-    fn is_over(&self, guard: &RingGuard) -> bool {
-        self.only_asks || self.is_satisfied(guard)
+    fn is_over(&mut self, guard: &RingGuard) -> bool {
+        self.at_first.take().unwrap_or_else(|| self.is_satisfied(guard))
     }
 
     /// True if the CQ holds what the thread waits for, or a TIMEOUT has fired since the wait began.
@@ -302,5 +317,9 @@ fn give_up_what_was_left(guard: &mut RingGuard) -> bool {
     let cookie = guard.cookie;
     guard.unlock();
     sleeps::leaving_by_jump();
-    guard.lock_again(cookie)
+    let is_there = guard.lock_again(cookie);
+    if is_there {
+        guard.settle(); // the sleep that follows expects that
+    }
+    is_there
 }

@@ -187,7 +187,7 @@ pub(super) fn sleep(guard: &mut RingGuard, wait: &Wait) -> Option<Result<(), End
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let awake = Awake::after(Sleep { ring, control, kind: on.kind(), driving, rings: guard.memory.view.rings() });
     point(Point::Sleep);
-    guard.unlock();
+    guard.unlock_settled(); // by `collect`, before each sleep
     let mut events = [EpollEvent::default(); EVENTS];
     let slept = if !driving && !wait.polled && awake.is_needed() {
         Ok(0)
@@ -208,7 +208,7 @@ pub(super) fn sleep(guard: &mut RingGuard, wait: &Wait) -> Option<Result<(), End
     if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
         guard.reap_dead_members();
     }
-    if guard.poll_set.has_unwatched() && driving {
+    if driving && guard.poll_set.has_unwatched() {
         unwatched::check(guard);
     }
     let slept = match slept {
