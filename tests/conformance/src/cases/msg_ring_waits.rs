@@ -158,15 +158,18 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// The rounds count together, since a virtual machine may lose its CPU for some milliseconds, which count as used.
 #[case(since = "6.1")]
 fn a_ring_whose_messages_stop_uses_no_cpu(cx: &Context) {
+    const SPAN: Duration = Duration::from_millis(20);
     for flags in [0, DEFERRED] {
+        let mut used = Duration::ZERO;
         let quiet = |target: &mut Ring, _| {
             let before = cpu();
-            assert_eq!(wait_for(target, Duration::from_millis(20)), -libc::ETIME as isize, "{flags:#x}");
-            let used = cpu() - before;
-            assert!(used < Duration::from_millis(4), "{flags:#x}: {used:?} in 20 ms of waiting");
+            assert_eq!(wait_for(target, SPAN), -libc::ETIME as isize, "{flags:#x}");
+            used += cpu() - before;
         };
         rounds(cx, flags, |_, _, _| {}, quiet);
+        assert!(used < SPAN * ROUNDS / 5, "{flags:#x}: {used:?} in {ROUNDS} waits of {SPAN:?}");
     }
 }
