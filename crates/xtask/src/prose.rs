@@ -375,6 +375,7 @@ mod tests {
         let begins: Vec<_> = found.iter().map(|finding| finding.line).collect();
         assert_eq!(begins, [1, 3, 7, 8]);
         assert_eq!(of_source("/// Returns `what` it is.\n"), []);
+        assert_eq!(of_source("/// By a worker.\n").len(), 1);
         let long = format!("/// {}\n", "Word ".repeat(26));
         assert_eq!(of_source(&long).len(), 1);
     }
