@@ -54,8 +54,8 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 /// True if engine threads follow in this process.
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
 
-/// The record of an engine thread. It exists before the thread does. So no thread that [`follow`] does not know can
-/// keep privileges that the program gave up.
+/// The record of an engine thread. It exists before the thread does. So [`follow`] reaches every thread that could
+/// keep privileges which the program gave up.
 struct Follower {
     next: Cell<*mut Follower>,
     /// The thread's id; 0 until it has begun.
