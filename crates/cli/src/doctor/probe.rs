@@ -240,11 +240,11 @@ fn watched_pipe() -> Result<(OwnedFd, [OwnedFd; 2]), String> {
 
 /// Waits by epoll_wait(2) and epoll_pwait2(2). The engine uses both calls, and a filter may kill for one of them.
 fn epoll_wakes() -> Finding {
-    let told = |probe: fn() -> Finding| match ask_anyhow(probe) {
+    let attempt = |probe: fn() -> Finding| match ask_anyhow(probe) {
         Outcome::Replied(finding) => finding,
         other => Err(other.describe(|_| String::new())),
     };
-    told(epoll_pwait).or_else(|why| told(epoll_pwait2).map_err(|_| why))
+    attempt(epoll_pwait).or_else(|why| attempt(epoll_pwait2).map_err(|_| why))
 }
 
 fn epoll_pwait() -> Finding {
@@ -421,12 +421,12 @@ fn aio() -> Finding {
     };
     let (mut context, mut event) = (0usize, IoEvent::default());
     let no_timeout = std::ptr::null::<libc::timespec>();
-    let told = |call: &str, answer| libc_answer(answer).map_err(|error| format!("{call} answered {error}"));
+    let check_answer = |call: &str, answer| libc_answer(answer).map_err(|error| format!("{call} answered {error}"));
     // SAFETY: `context` is a zeroed word as io_setup(2) wants it.
-    told("io_setup", unsafe { libc::syscall(libc::SYS_io_setup, 1, &mut context) })?;
+    check_answer("io_setup", unsafe { libc::syscall(libc::SYS_io_setup, 1, &mut context) })?;
     expect(is_kernels(context), "a preloaded library answers here, not the kernel")?;
     // SAFETY: one request, whose buffer and itself live until io_getevents has returned it.
-    told("io_submit", unsafe { libc::syscall(libc::SYS_io_submit, context, 1, &[&mut request]) })?;
+    check_answer("io_submit", unsafe { libc::syscall(libc::SYS_io_submit, context, 1, &[&mut request]) })?;
     // Waits as qemu does: for the eventfd, then for the words of the completion ring. If no event arrives, the child
     // is killed when its time is over.
     let mut count = [0u8; 8];
@@ -437,9 +437,9 @@ fn aio() -> Finding {
     expect(ring.head != ring.tail, "a read completed, and the completion ring does not tell of it")?;
     // SAFETY: room for the one event asked for.
     let reap = unsafe { libc::syscall(libc::SYS_io_getevents, context, 1, 1, &mut event, no_timeout) };
-    told("io_getevents", reap)?;
+    check_answer("io_getevents", reap)?;
     // SAFETY: the context made above, without requests.
-    told("io_destroy", unsafe { libc::syscall(libc::SYS_io_destroy, context) })?;
+    check_answer("io_destroy", unsafe { libc::syscall(libc::SYS_io_destroy, context) })?;
     expect((event.data, event.res) == (7, 4) && bytes == *b"\x7fELF", "a read completed with other bytes")
 }
 
