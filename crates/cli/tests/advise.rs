@@ -52,7 +52,8 @@ fn shares(report: &Value, situation: &str, way: &str) -> Vec<f64> {
     rows.map(share).collect()
 }
 
-/// Asserts that nearly all requests went this way. Other programs may evict a page or keep the device busy.
+/// Asserts that nearly all requests took the path whose shares are given, one for each size. Other programs may evict a
+/// page or keep the device busy.
 fn nearly_all(shares: &[f64], sizes: usize) {
     assert!(shares.len() == sizes && shares.iter().all(|share| *share > 0.8), "{shares:?}");
 }

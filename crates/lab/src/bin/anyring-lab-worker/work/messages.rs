@@ -91,7 +91,7 @@ fn undelivered(count: usize, work: &Messages) -> f64 {
     (100.0 * (1.0 - count as f64 / expected)).max(0.0)
 }
 
-/// A channel that only carries the end.
+/// A channel that carries no messages. It only shows when the run ends.
 #[derive(Default)]
 struct Nothing {
     ended: AtomicBool,
