@@ -34,6 +34,16 @@ pub fn waits(opcode: u16) -> bool {
     by_ring || opcode == AIO | IOCB_CMD_POLL
 }
 
+/// True if a result is an error. A timeout that ends by its time is none, nor is a LINK_TIMEOUT whose request ends first.
+pub fn is_error(opcode: u16, result: i32) -> bool {
+    result < 0
+        && match ring_opcode(opcode) {
+            Some(Opcode::Timeout) => result != -libc::ETIME,
+            Some(Opcode::LinkTimeout) => result != -libc::ECANCELED,
+            _ => true,
+        }
+}
+
 /// The size class of a kind of request, named after the most bytes that it allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // each is named after its bound

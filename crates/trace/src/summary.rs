@@ -1,6 +1,6 @@
 //! Sums of events: per ring, and per kind of request on a ring.
 
-use crate::class::{counts_bytes, waits, SizeClass};
+use crate::class::{counts_bytes, is_error, waits, SizeClass};
 use crate::gain::Spent;
 use crate::kernel::may_be_forced;
 use crate::later::{Moment, Threads};
@@ -343,7 +343,7 @@ impl Summary {
         let by_drain = is_asked_for || request.sent && !may_be_forced(request.opcode);
         tally.worker_by_drain += u64::from(by_worker && by_drain && !is_forced);
         tally.sequential += u64::from(request.sequential);
-        tally.errors += u64::from(event.result < 0);
+        tally.errors += u64::from(is_error(request.opcode, event.result));
         tally.short += u64::from(short);
         tally.bytes += request.bytes + u64::try_from(event.result).unwrap_or(0);
         if let Some(in_queue_ns) = request.in_queue_ns {
@@ -443,6 +443,20 @@ mod tests {
         assert_eq!((kinds.errors, kinds.short, kinds.p50_ns), (1, Some(1), Some(200)));
         assert_eq!(kinds.worker_because, BTreeMap::from([("would_wait", 1)]));
         assert_eq!((kinds.queued_p50_ns, kinds.queued_p99_ns), (Some(100), Some(100)));
+    }
+
+    #[test]
+    fn a_timeout_that_ends_by_its_time_is_no_error() {
+        let mut summary = Summary::new(true);
+        let of = |opcode: Opcode, request, result| {
+            let at = |event: Event| Event { opcode: opcode as u16, ..event };
+            [at(event(Kind::SubmitReq, request, 10)), at(complete(request, 20, result))]
+        };
+        let usual = [of(Opcode::Timeout, 1, -libc::ETIME), of(Opcode::LinkTimeout, 2, -libc::ECANCELED)];
+        let errors = [of(Opcode::Timeout, 3, -libc::ECANCELED), of(Opcode::LinkTimeout, 4, -libc::ETIME)];
+        usual.iter().chain(&errors).flatten().for_each(|event| summary.add(event));
+        let kinds = &summary.report(0).rings[0].kinds;
+        assert_eq!(kinds.iter().map(|it| (it.count, it.errors)).collect::<Vec<_>>(), [(2, 1), (2, 1)]);
     }
 
     #[test]
