@@ -99,14 +99,12 @@ impl Gain {
     /// The gain of a program that `spent` this, without the time for reporting `events`.
     pub(crate) fn of(saved: Saved, spent: &Spent, events: u64) -> Option<Gain> {
         let costs = spent.costs?;
-        let told_ns = events as f64 * costs.event_ns;
-        let share = |part: f64, whole: u64| {
-            // Tracing is taken to be at most three quarters of the time.
-            let whole = (whole as f64 - told_ns).max(whole as f64 / 4.0).max(1.0);
-            (100.0 * part / whole).clamp(0.0, 99.0)
-        };
-        let elapsed = share(saved.elapsed_ns, spent.elapsed_ns);
-        let cpu = share(saved.cpu_ns, spent.cpu_ns.unwrap_or(spent.elapsed_ns));
+        let share = |part: f64, whole: f64| (100.0 * part / whole.max(1.0)).clamp(0.0, 99.0);
+        // The times that are saved were traced, too, so the elapsed time stays as it was. CPU time is a number of calls
+        // and their cost, which is measured without tracing. Tracing is taken to be at most three quarters of it.
+        let elapsed = share(saved.elapsed_ns, spent.elapsed_ns as f64);
+        let used_ns = spent.cpu_ns.unwrap_or(spent.elapsed_ns) as f64;
+        let cpu = share(saved.cpu_ns, (used_ns - events as f64 * costs.event_ns).max(used_ns / 4.0));
         Some(match elapsed >= cpu {
             true => Gain { percent: elapsed, of: "elapsed" },
             false => Gain { percent: cpu, of: "cpu" },
@@ -136,6 +134,7 @@ mod tests {
         let gain = |saved, events| Gain::of(saved, &spent, events).expect("a gain");
         assert_eq!(gain(Saved { elapsed_ns: 400.0, cpu_ns: 100.0 }, 0), Gain { percent: 20.0, of: "elapsed" });
         assert_eq!(gain(Saved::cpu(100.0), 50), Gain { percent: 20.0, of: "cpu" });
+        assert_eq!(gain(Saved::elapsed(1_500.0), 100), Gain { percent: 75.0, of: "elapsed" });
         assert!(!gain(Saved::cpu(29.0), 0).is_worth_it() && gain(Saved::cpu(30.0), 0).is_worth_it());
         assert_eq!(Gain::of(Saved::cpu(1.0), &Spent { costs: None, ..spent }, 0), None);
     }
