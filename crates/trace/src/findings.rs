@@ -38,7 +38,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// True if `other` gives the same advice for another ring.
+    /// True if `other` gives the same advice, for another ring or another kind of request.
     pub(crate) fn is_like(&self, other: &Finding) -> bool {
         (self.name, self.advice) == (other.name, other.advice)
     }

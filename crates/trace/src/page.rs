@@ -111,9 +111,16 @@ fn section(ring: &RingReport, report: &Report, page: &mut String) {
             ring.most_with_workers
         ),
     };
-    for finding in report.findings.iter().filter(|finding| finding.ring == ring.ring) {
+    let findings: Vec<_> = report.findings.iter().filter(|finding| finding.ring == ring.ring).collect();
+    // Findings with the same advice share one gain.
+    for (index, finding) in findings.iter().enumerate() {
+        if findings[..index].iter().any(|before| before.is_like(finding)) {
+            continue;
+        }
+        let same = findings[index..].iter().filter(|it| it.is_like(finding));
+        let evidence = same.map(|it| escape(&it.evidence)).collect::<Vec<_>>().join("<br>");
         let gain = finding.gain.map_or(String::new(), |gain| format!(": saves {gain}"));
-        let (evidence, advice) = (escape(&finding.evidence), escape(&format!("{}{gain}", finding.advice)));
+        let advice = escape(&format!("{}{gain}", finding.advice));
         let _ = writeln!(page, "<div class=\"finding\">{evidence}<p>&rarr; {advice}</p></div>");
     }
     table(&ring.kinds, page);

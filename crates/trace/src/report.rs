@@ -419,18 +419,19 @@ impl Report {
         format!("tracing {events} events {of_program}{} of the tracer's\n", time(Some(tracer_cpu_ns)))
     }
 
-    /// Writes the findings. A finding that several rings share is written once, for the first of them.
+    /// Writes the findings. Findings with the same advice share one gain, and are written together: those of the first
+    /// ring with their evidence, those of other rings by the rings' numbers.
     fn write_findings(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, finding) in self.findings.iter().enumerate() {
-            let same = |other: &&Finding| other.is_like(finding);
-            if self.findings[..index].iter().any(|before| same(&before) && before.ring != finding.ring) {
+            let is_same = |other: &&Finding| other.is_like(finding);
+            if self.findings[..index].iter().any(|before| is_same(&before)) {
                 continue;
             }
-            let others: Vec<_> = self.findings[index..].iter().filter(same).map(|it| it.ring).collect();
-            let others: Vec<_> = others.into_iter().filter(|ring| *ring != finding.ring).collect();
-            writeln!(formatter, "ring {}: {}", finding.ring, finding.evidence)?;
+            let same = self.findings[index..].iter().filter(is_same);
+            let (here, others): (Vec<_>, Vec<_>) = same.partition(|it| it.ring == finding.ring);
+            here.iter().try_for_each(|it| writeln!(formatter, "ring {}: {}", it.ring, it.evidence))?;
             if !others.is_empty() {
-                writeln!(formatter, "  the same of {}", numbers("ring", others.into_iter()))?;
+                writeln!(formatter, "  the same of {}", numbers("ring", others.iter().map(|it| it.ring)))?;
             }
             writeln!(formatter, "  -> {}", finding.advice)?;
             if let Some(gain) = finding.gain {
@@ -581,6 +582,19 @@ mod tests {
         assert!(text.contains("in all, 6 rings: 1200 requests, 1200 enter calls, 1200 CQEs, "), "{text}");
         assert_eq!(text.matches("  the same of rings 2-6\n").count(), 1, "each finding once: {text}");
         assert!(text.contains("p50us") && text.contains(" 2.5 "), "one unit: {text}");
+    }
+
+    #[test]
+    fn findings_with_the_same_advice_share_one_gain() {
+        let mut report = Summary::new(true).report(0);
+        let of = |ring, evidence: &str| {
+            let (evidence, gain) = (evidence.to_owned(), Some(Gain { percent: 50.0, of: "cpu" }));
+            Finding { ring, name: "drained", evidence, advice: "link them", gain, saved: Saved::default() }
+        };
+        report.findings = vec![of(1, "reads"), of(2, "others"), of(1, "writes")];
+        let text = report.to_string();
+        let together = "ring 1: reads\nring 1: writes\n  the same of ring 2\n  -> link them\n     saves about 50% of its CPU time\n";
+        assert!(text.contains(together) && text.matches("saves").count() == 1, "{text}");
     }
 
     /// 400 NOPs in a call each, and as many reads one at a time, which take 300 us of the device's time each.
