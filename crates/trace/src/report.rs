@@ -419,8 +419,8 @@ impl Report {
         format!("tracing {events} events {of_program}{} of the tracer's\n", time(Some(tracer_cpu_ns)))
     }
 
-    /// Writes the findings. Findings with the same advice share one gain, and are written together: those of the first
-    /// ring with their evidence, those of other rings by the rings' numbers.
+    /// Writes the findings. Findings with the same advice share one gain, and are written together. Those of the first
+    /// ring have their evidence, those of other rings only the rings' numbers.
     fn write_findings(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, finding) in self.findings.iter().enumerate() {
             let is_same = |other: &&Finding| other.is_like(finding);

@@ -120,7 +120,7 @@ pub(super) struct Wait {
     /// True if the wait ends once the completions that are there are posted, whatever another process does to the
     /// shared words.
     only_asks: bool,
-    /// What [`is_satisfied`](Wait::is_satisfied) answers, for as long as nothing can have changed since the target was
+    /// The result of [`is_satisfied`](Wait::is_satisfied), for as long as nothing can have changed since the target was
     /// chosen.
     at_first: Option<bool>,
     /// True if a polling thread does all of the ring's work. The role then only says which thread sleeps with a
