@@ -113,6 +113,7 @@ impl PollAdd {
 }
 
 impl Operation for PollAdd {
+    #[inline]
     fn issue(&mut self, context: Context) -> Verdict {
         if context.fd < 0 {
             return Verdict::error(Errno::BADF);

@@ -300,6 +300,7 @@ impl Os for Linux {
         check(syscall(libc::SYS_epoll_ctl, args)).map(|_| ())
     }
 
+    #[inline] // little of it is left if the time is known
     fn poll(set: &mut [libc::pollfd], timeout_ns: Option<u64>, sigmask: Option<&u64>) -> Result<usize, Errno> {
         let by = if timeout_ns == Some(0) { syscall } else { wait_interruptibly };
         let plain = POLL.filter(|_| sigmask.is_none() && !POLLS_FOR_NANOSECONDS.is_yes());
