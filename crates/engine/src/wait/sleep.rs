@@ -144,24 +144,26 @@ impl On {
     }
 }
 
-/// Returns the time after which the sleep ends by itself. `None` if it does not.
-fn ends_after_ns(guard: &RingGuard, wait: &Wait, on: On, left_ns: Option<u64>) -> Option<u64> {
-    let sees_timers = wait.is_driving() && !wait.polled && !mutated(Mutation::DriverSleepsBeyondTimers);
-    let timer_ns = if sees_timers { guard.timers.next_ns() } else { None };
-    let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, on.kind() == Kind::Epoll));
+/// Stands for a sleep that does not end by itself.
+const NEVER_NS: u64 = u64::MAX;
+
+/// Returns the time after which the sleep ends by itself, or [`NEVER_NS`].
+fn ends_after_ns(guard: &RingGuard, wait: &Wait, on: On, left_ns: Option<u64>) -> u64 {
+    let (driving, mut ends_ns) = (wait.is_driving(), left_ns.unwrap_or(NEVER_NS));
+    if driving && !wait.polled && !mutated(Mutation::DriverSleepsBeyondTimers) {
+        if let Some(timer_ns) = guard.timers.next_ns() {
+            ends_ns = ends_ns.min(Sys::sleep_ns(timer_ns, on.kind() == Kind::Epoll));
+        }
+    }
     // No wake announces the death of another process. A post by a thread with another descriptor table may wake
     // nobody either. So the sleep ends from time to time.
-    let looks = guard.is_shared() || tables::differ() || !wait.is_driving() && may_be_killed();
-    let recheck_ns = looks.then_some(member::CHECK_NS);
-    let unwatched_ns = guard.poll_set.recheck_ns().filter(|_| wait.is_driving());
-    let blind_ns = matches!(on, On::NoDescriptor).then_some(CHECK_NS);
-    first_ns([left_ns, timer_ns, recheck_ns, unwatched_ns, blind_ns])
-}
-
-/// Returns the shortest time. `Option`'s own order would put `None` first.
-fn first_ns<const N: usize>(ends: [Option<u64>; N]) -> Option<u64> {
-    let first_ns = ends.into_iter().fold(u64::MAX, |first_ns, end_ns| first_ns.min(end_ns.unwrap_or(u64::MAX)));
-    (first_ns != u64::MAX).then_some(first_ns)
+    if guard.is_shared() || tables::differ() || !driving && may_be_killed() {
+        ends_ns = ends_ns.min(member::CHECK_NS);
+    }
+    if driving && guard.poll_set.has_unwatched() || matches!(on, On::NoDescriptor) {
+        ends_ns = ends_ns.min(CHECK_NS);
+    }
+    ends_ns
 }
 
 /// Sleeps once, without the ring's lock, and serves the events of the sleep. Returns how the sleep ended: with an error
@@ -193,7 +195,8 @@ pub(super) fn sleep(guard: &mut RingGuard, wait: &Wait) -> Option<Result<(), End
         Ok(0)
     } else {
         let word = (&control.header().waiters.sequence, sequence);
-        let timeout_ns = first_ns([ends_after_ns, wq::recheck_ns()]);
+        let ends_after_ns = ends_after_ns.min(wq::recheck_ns().unwrap_or(NEVER_NS));
+        let timeout_ns = (ends_after_ns != NEVER_NS).then_some(ends_after_ns);
         on.sleep(word, timeout_ns, wait.options.sigmask.as_ref(), &mut events)
     };
     // Locked before the sleep is dropped, since the ring cannot end until then.
