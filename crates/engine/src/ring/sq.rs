@@ -11,7 +11,7 @@ use crate::forced::{point, Point};
 use crate::memory::layout::{word, LARGE_SHIFT};
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::{flags_of_filled, refused_flags, refused_send};
-use crate::op::{self, definition, Definition, Direction, FileUse, Identity, Op, Verdict};
+use crate::op::{self, definition, AtOnce, Definition, Direction, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
 use crate::request::{Request, Target};
 use crate::ring::batch::Poster;
@@ -74,6 +74,13 @@ impl RingGuard {
     #[inline]
     fn accepts_runs(&self) -> bool {
         self.is_ordinary() && self.has_room_for_one() && self.memory.view.goes_by_tail()
+    }
+
+    /// True if the SQE at this position has an opcode for which a call may be made at once.
+    #[inline]
+    fn may_be_run(&self, position: u32) -> bool {
+        let opcode = self.memory.view.sqe_at(position).map_or(u8::MAX, |sqe| sqe.opcode());
+        definition(opcode).is_some_and(|(_, row)| !matches!(row.at_once, AtOnce::Nothing))
     }
 
     /// Makes the run of a submission that has taken no SQE yet.
@@ -194,7 +201,8 @@ impl RingGuard {
             if room.is_err() || !self.submit_next(&mut run)? {
                 break;
             }
-            if run.left != 0 && run.accepted == Some(Accepted::More) && self.accepts_runs() {
+            let goes_on = run.left != 0 && run.accepted == Some(Accepted::More);
+            if goes_on && self.accepts_runs() && self.may_be_run(run.head) {
                 self.complete_run(&mut run);
             }
         }
