@@ -71,7 +71,12 @@ impl RingGuard {
             self.finish(id, result, true);
             return;
         }
-        if request.op.timeout().is_some() {
+        self.start(id);
+    }
+
+    /// Begins a request whose turn has come: starts its timer, makes its first attempt, or gives it to a worker.
+    pub fn start(&mut self, id: Id) {
+        if self.slab[id].op.timeout().is_some() {
             self.start_timer(id);
             self.arm_link_timeout(id);
             return;

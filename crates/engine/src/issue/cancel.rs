@@ -69,9 +69,11 @@ impl RingGuard {
     /// cancel does not find it.
     pub fn cancel_one(&mut self, id: Id) -> Result<i32, Errno> {
         let mut result = -Errno::CANCELED.raw_os_error();
-        let listed = self.slab.get(id).is_some_and(|request| list_of(request.opcode).is_some());
+        let request = self.slab.get(id).ok_or(Errno::NOENT)?;
+        let opcode = request.opcode;
+        let listed = list_of(opcode).is_some();
         let (mut found, mut is_in_turn) = (false, false);
-        match self.slab.get(id).ok_or(Errno::NOENT)?.state() {
+        match request.state() {
             State::Polling(_) => {
                 let _cancelled_below = self.disarm(id);
                 found = !listed;
@@ -89,7 +91,7 @@ impl RingGuard {
                 let job = job.clone();
                 // A connect that sleeps does not touch the program's memory. The worker may be left alone: its late
                 // result will find no request.
-                let sleeps_single = self.slab[id].opcode == Opcode::Connect;
+                let sleeps_single = opcode == Opcode::Connect;
                 job.withdraw();
                 if !job.cancel() && !sleeps_single {
                     return Err(if listed { Errno::NOENT } else { Errno::ALREADY });
@@ -102,13 +104,13 @@ impl RingGuard {
             State::Ready if chaos::was_released(&self.slab[id]) => is_in_turn = true,
             State::Deferred | State::Chained | State::Ready | State::Issuing => return Err(Errno::NOENT),
         }
-        if self.slab[id].opcode == Opcode::Waitid {
+        if opcode == Opcode::Waitid {
             self.write_back_cancelled(id);
         }
         point(Point::Cancel);
         // The chain of a futex wait continues (`__io_futex_cancel` in io_uring/futex.c does not mark the wait as
         // failed).
-        let failed = list_of(self.slab[id].opcode) != Some(Opcode::FutexWait);
+        let failed = list_of(opcode) != Some(Opcode::FutexWait);
         self.slab[id].cancel(Cancelled { result, failed, found });
         if !is_in_turn {
             self.queue.push(id);

@@ -49,9 +49,9 @@ impl RingGuard {
     pub fn stop_timer(&mut self, id: Id) -> Detached {
         let state = &mut **self;
         if let Some(timeout) = state.slab[id].op.timeout() {
-            let clock = timeout.clock;
+            let (clock, counts) = (timeout.clock, timeout.counts().is_some());
             state.timers.remove(&mut state.slab, clock, id);
-            if state.slab[id].op.timeout().is_some_and(|timeout| timeout.counts().is_some()) {
+            if counts {
                 state.queue.stop_counting(id);
             }
         } else {

@@ -244,21 +244,19 @@ impl Slab {
         pushed.map(|()| found)
     }
 
-    /// The one of these requests for which `key` is lowest.
+    /// The one of these requests for which `key` is lowest. Mostly there is only one.
     pub fn first_with_user_data<K: Ord>(
         &self,
         user_data: u64,
         wanted: impl Fn(&Request) -> bool,
         key: impl Fn(Id) -> K,
     ) -> Option<Id> {
-        let mut first: Option<(K, Id)> = None;
-        self.visit(user_data, wanted, |id| {
-            let key = key(id);
-            if first.as_ref().is_none_or(|(lowest, _)| key < *lowest) {
-                first = Some((key, id));
-            }
+        let mut first = None;
+        self.visit(user_data, wanted, |id| match first {
+            Some(before) if key(before) <= key(id) => {}
+            _ => first = Some(id),
         });
-        first.map(|(_, id)| id)
+        first
     }
 
     fn visit(&self, user_data: u64, wanted: impl Fn(&Request) -> bool, mut each: impl FnMut(Id)) {

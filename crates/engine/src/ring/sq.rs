@@ -515,7 +515,7 @@ impl RingGuard {
         }
         if sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle() {
             let id = self.admit(request, on_its_way);
-            self.issue(id);
+            self.start(id);
         } else {
             self.queue_in_order(request, on_its_way);
         }
