@@ -189,7 +189,10 @@ pub(super) fn sleep(guard: &mut RingGuard, wait: &Wait) -> Option<Result<(), End
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let awake = Awake::after(Sleep { ring, control, kind: on.kind(), driving, rings: guard.memory.view.rings() });
     point(Point::Sleep);
-    guard.unlock_settled(); // by `collect`, before each sleep
+    match wait.polled {
+        true => guard.unlock(),
+        false => guard.unlock_settled(), // by `collect`, before each sleep
+    }
     let mut events = [EpollEvent::default(); EVENTS];
     let slept = if !driving && !wait.polled && awake.is_needed() {
         Ok(0)
