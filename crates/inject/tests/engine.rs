@@ -487,6 +487,7 @@ macro_rules! without_threads {
 without_threads! {
     calls_without_threads_are_made_by_the_caller: "alone";
     a_call_behind_one_that_sleeps_is_made_once_there_may_be_a_thread: "behind-a-sleeper";
+    a_worker_without_a_helper_takes_no_number: "no-helper";
     a_family_without_threads_completes_all_requests: "family";
 }
 

@@ -236,6 +236,36 @@ static void behind_a_sleeper(void)
 	}
 }
 
+/* There is a worker, but no thread may be made any more, so a READ that waits has no helper. Each time the worker has
+ * completed a request, it asks for the helper again. It makes no descriptor then, as in lowest.c. */
+static void no_helper(void)
+{
+	int file = memfd_create("file", MFD_CLOEXEC), ends[2];
+	struct io_uring_sqe *sqe;
+
+	begin();
+	CHECK(file >= 0 && pipe2(ends, O_CLOEXEC) == 0);
+	init_ring(&ring, 8, 0);
+	sqe = next_sqe(&ring);
+	io_uring_prep_fsync(sqe, file, 0);
+	expect_by_worker(&ring, sqe, 0);
+	limit_threads(1);
+	prepare_read(&ring, ends[0], bytes, sizeof(bytes), 1);
+	submit(&ring, 1);
+	for (int round = 0; round < ROUNDS; round++) {
+		sqe = next_sqe(&ring);
+		io_uring_prep_fsync(sqe, file, 0);
+		sqe->user_data = 2;
+		submit(&ring, 1);
+		only_look(&ring);
+		take(&ring, 2, 0);
+	}
+	write_all(ends[1], "abc");
+	expect(&ring, 1, 3);
+	io_uring_queue_exit(&ring);
+	CHECK(close(file) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+}
+
 /* As in PostgreSQL, rings are made before processes are forked, and one process submits while another waits. There are
  * as many threads as processes. */
 static void family(void)
@@ -505,6 +535,7 @@ int main(int argc, char **argv)
 	static const struct test cases[] = {
 	    {"alone", alone},
 	    {"behind-a-sleeper", behind_a_sleeper},
+	    {"no-helper", no_helper},
 	    {"family", family},
 	    {"quiet", quiet},
 	    {"little-memory", little_memory},

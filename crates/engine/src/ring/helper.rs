@@ -91,7 +91,7 @@ fn start(mailbox: &mut Mailbox<&'static Ring>) -> bool {
     // The helper would inherit the table of the thread that makes it.
     let started = tables::mine() == tables::FIRST && open_if_closed() && START.call(()) == Some(true);
     if !started {
-        close();
+        // The descriptors stay open. The next attempt may be an engine thread's, and would take the lowest numbers.
         mailbox.close();
     }
     started
