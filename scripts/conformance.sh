@@ -117,7 +117,7 @@ case $side in
   case)
     name=${3:-}
     [ -n "$name" ] || { echo "usage: make case NAME=topic::case" >&2 && exit 2; }
-    cargo build --quiet --locked --manifest-path "$here/Cargo.toml" -p anyring-conformance -p anyring-inject
+    cargo build --locked --manifest-path "$here/Cargo.toml" -p anyring-conformance -p anyring-inject
     run=("$bin/anyring-conformance" --quiet --jobs $((4 * $(nproc))) "${all[@]}" --exact --filter "$name") status=0
     echo "on the kernel:"
     "${run[@]}" --repeat 3 --record "$folder/kernel.json" || status=$?
