@@ -92,6 +92,33 @@ fn a_failure_comes_again_and_its_folder_is_left() {
 }
 
 #[test]
+fn an_interrupt_leaves_the_folder_as_it_was() {
+    let Some((folder, program)) = program() else { return };
+    library();
+    let [kept, begun] = ["kept", "begun"].map(|name| folder.path().join(name).display().to_string());
+    std::fs::write(format!("{kept}/other"), "stays").expect("a file");
+    // The first recovery follows the run without a loss. The second waits for the interrupt.
+    let recover = format!("if test -e '{begun}.1'; then : >'{begun}.2'; exec sleep 100; fi; : >'{begun}.1'");
+    let mut chaos = anyring(&["chaos", "--crash", &kept, "--recover", &recover, "--timeout", "90s", "--"]);
+    let mut chaos = chaos.arg(&program).args(["store", "log", &kept]).spawn().expect("start");
+    let second = format!("{begun}.2");
+    while !Path::new(&second).exists() {
+        assert!(chaos.try_wait().expect("its status").is_none(), "it ended before its second recovery");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    // SAFETY: no pointers; the child has not been waited for.
+    unsafe { libc::kill(chaos.id() as libc::pid_t, libc::SIGINT) };
+    assert_eq!(chaos.wait().expect("its status").code(), Some(128 + libc::SIGINT));
+    let names: Vec<_> =
+        std::fs::read_dir(&kept).expect("a folder").map(|it| it.expect("an entry").file_name()).collect();
+    assert_eq!(names, ["other"]);
+    // Nor does a program that fails by itself change the folder.
+    let failing = crash(folder.path(), &program, "no-such-case", &[]);
+    assert_eq!(failing.status.code(), Some(125), "{}", text(&failing));
+    assert_eq!(std::fs::read(format!("{kept}/other")).expect("the file"), b"stays");
+}
+
+#[test]
 fn arguments_that_cannot_be_used_are_named() {
     library();
     let refused = |words: &[&str]| {

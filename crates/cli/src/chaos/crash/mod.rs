@@ -54,34 +54,12 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         let message = "--jobs: with --crash the runs follow each other, since all of them change the same folder";
         return Err(Failure { status: USAGE, message: message.to_owned() });
     }
-    let recover = options.recover.as_deref().unwrap_or_default();
     let crash = Crash::new(options)?;
-    let changes = crash.whole_run(recover)?;
-    let first = options.seed.unwrap_or_else(|| if options.runs.is_some() { 1 } else { random_seed() });
-    let runs = options.runs.unwrap_or(if options.seed.is_some() { 1 } else { RUNS });
-    let (mut failed, mut shown, mut last) = (Vec::new(), None, first);
-    for seed in first..first.saturating_add(runs.into()) {
-        let loss = crash.lose(seed, &changes)?;
-        last = seed;
-        let Some(how) = crash.recovers(recover, &loss, &loss.fates)? else { continue };
-        let at = loss.log.len();
-        say(&format!("seed {seed} fails: power was lost after change {at} of {}: {how}", changes.len()));
-        failed.push(seed);
-        if shown.is_none() {
-            shown = Some(crash.show(recover, seed, &loss)?);
-        }
-        if options.fail_fast || options.shrink {
-            break;
-        }
-    }
-    say(&format!("{} of {} seeds fail ({first} to {last})", failed.len(), last - first + 1));
-    let left = shown.as_ref().unwrap_or(&crash.before);
-    left.write(&crash.folders).map_err(unusable)?;
-    if failed.is_empty() {
-        say("not covered: changes by other processes, cloned or moved ranges, and files above 64 MiB");
-        return Ok(0);
-    }
-    Ok(FAILED)
+    let made = crash.each();
+    // Also after an interrupt: a folder with the contents of a lost disk is no place to leave behind.
+    let left = made.as_ref().ok().and_then(Option::as_ref);
+    left.unwrap_or(&crash.before).write(&crash.folders).map_err(unusable)?;
+    Ok(if made?.is_some() { FAILED } else { 0 })
 }
 
 fn unusable(error: io::Error) -> Failure {
@@ -106,6 +84,36 @@ impl<'a> Crash<'a> {
         let runner = Runner::new(options, &rules, true)?;
         let printed = memory_file("anyring-crash-recovery")?;
         Ok(Crash { options, runner, folders, before, printed })
+    }
+
+    /// Loses power with each seed. Returns the contents that the folders have after the first seed that failed, if one
+    /// did.
+    fn each(&self) -> Result<Option<Tree>, Failure> {
+        let options = self.options;
+        let recover = options.recover.as_deref().unwrap_or_default();
+        let changes = self.whole_run(recover)?;
+        let first = options.seed.unwrap_or_else(|| if options.runs.is_some() { 1 } else { random_seed() });
+        let runs = options.runs.unwrap_or(if options.seed.is_some() { 1 } else { RUNS });
+        let (mut failed, mut shown, mut last) = (0, None, first);
+        for seed in first..first.saturating_add(runs.into()) {
+            let loss = self.lose(seed, &changes)?;
+            last = seed;
+            let Some(how) = self.recovers(recover, &loss, &loss.fates)? else { continue };
+            let at = loss.log.len();
+            say(&format!("seed {seed} fails: power was lost after change {at} of {}: {how}", changes.len()));
+            failed += 1;
+            if shown.is_none() {
+                shown = Some(self.show(recover, seed, &loss)?);
+            }
+            if options.fail_fast || options.shrink {
+                break;
+            }
+        }
+        say(&format!("{failed} of {} seeds fail ({first} to {last})", last - first + 1));
+        if failed == 0 {
+            say("not covered: changes by other processes, cloned or moved ranges, and files above 64 MiB");
+        }
+        Ok(shown)
     }
 
     /// Runs the program to its end, or until it has made `killed_at` changes. Returns the run, and its changes.
