@@ -19,7 +19,7 @@ fn program() -> Option<(tempfile::TempDir, PathBuf)> {
     let program = folder.path().join("crash");
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).arg(source);
-    let compiled = output(cc.arg("-o").arg(&program).arg("-luring"));
+    let compiled = output(cc.arg("-o").arg(&program).args(["-luring", "-pthread"]));
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     std::fs::create_dir(folder.path().join("kept")).expect("a folder");
     Some((folder, program))
@@ -60,6 +60,11 @@ fn a_loss_is_found_and_lasting_data_is_not() {
         ("plain-log", "bytes written at"),
         ("plain-rename", "the rename of"),
         ("plain-mapped", "4096 bytes written at"),
+        ("plain-dsync", ""),
+        ("plain-range", "100 bytes written at"),
+        ("plain-current", "the rename of"),
+        ("plain-nameless", "100 bytes written at 0 of"),
+        ("plain-together", "100 bytes written at"),
     ] {
         let right = crash_anew(folder.path(), &program, case, &["--runs", "60"]);
         assert_eq!(right.status.code(), Some(0), "{case}: {}", text(&right));

@@ -3,9 +3,11 @@
 // are there. Each case is right, or has one bug if `bad-` is before its name. With `plain-` before the name (after `bad-`) the
 // program makes ordinary calls instead of requests.
 
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,6 +153,107 @@ static void store_mapped(void) {
 	}
 }
 
+// A log that is new, and open with O_DSYNC.
+static void store_dsync(void) {
+	unsigned char record[RECORD];
+	int fd = open(path, O_CREAT | O_WRONLY | (bad ? 0 : O_DSYNC), 0644);
+	for (int number = 1; number <= ROUNDS; number++) {
+		fill(record, RECORD, number);
+		write_at(fd, record, RECORD, (number - 1L) * RECORD);
+		say(number);
+	}
+}
+
+// A log with sync_file_range(2), which makes no new size durable: the file must have its size before.
+static void store_range(void) {
+	unsigned char record[RECORD] = {0};
+	int fd = open(path, O_CREAT | O_WRONLY, 0644);
+	for (int number = 0; number < ROUNDS && !bad; number++) write_at(fd, record, RECORD, (long)number * RECORD);
+	sync_file(fd);
+	for (int number = 1; number <= ROUNDS; number++) {
+		long at = (number - 1L) * RECORD;
+		fill(record, RECORD, number);
+		write_at(fd, record, RECORD, at);
+		if (sync_file_range(fd, at, RECORD, SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER)) die("sync_file_range");
+		say(number);
+	}
+}
+
+// A symbolic link that leads to the newest of several files.
+static void store_current(void) {
+	unsigned char record[RECORD];
+	char name[512], target[16];
+	int at = open(folder, O_RDONLY | O_DIRECTORY);
+	for (int number = 1; number <= ROUNDS; number++) {
+		sprintf(target, "v%d", number);
+		snprintf(name, sizeof name, "%s/%s", folder, target);
+		int fd = open(name, O_CREAT | O_WRONLY, 0644);
+		fill(record, RECORD, number);
+		write_at(fd, record, RECORD, 0);
+		sync_file(fd);
+		close(fd);
+		if (symlink(target, other) || rename(other, path)) die("rename");
+		if (!bad) sync_file(at);
+		say(number);
+	}
+}
+
+// Files that are written before they have a name.
+static void store_nameless(void) {
+	unsigned char record[RECORD];
+	char name[512], own[64];
+	int at = open(folder, O_RDONLY | O_DIRECTORY);
+	for (int number = 1; number <= ROUNDS; number++) {
+		int fd = open(folder, O_TMPFILE | O_WRONLY, 0644);
+		fill(record, RECORD, number);
+		write_at(fd, record, RECORD, 0);
+		if (!bad) sync_file(fd);
+		snprintf(name, sizeof name, "%s/v%d", folder, number);
+		sprintf(own, "/proc/self/fd/%d", fd);
+		if (linkat(AT_FDCWD, own, AT_FDCWD, name, AT_SYMLINK_FOLLOW)) die("linkat");
+		sync_file(at);
+		close(fd);
+		say(number);
+	}
+}
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int appended;
+
+static void *append(void *fd) {
+	unsigned char record[RECORD];
+	fill(record, RECORD, 1);
+	for (int number = 1; number <= ROUNDS; number++) {
+		if (write(*(int *)fd, record, RECORD) != RECORD) die("write");
+		if (!bad && fdatasync(*(int *)fd)) die("fdatasync");
+		pthread_mutex_lock(&mutex);
+		say(++appended);
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+// Four threads append to one log.
+static void store_together(void) {
+	pthread_t threads[4];
+	int fd = open(path, O_CREAT | O_WRONLY | O_APPEND, 0644);
+	sync_file(fd);
+	for (int at = 0; at < 4; at++) pthread_create(&threads[at], NULL, append, &fd);
+	for (int at = 0; at < 4; at++) pthread_join(threads[at], NULL);
+}
+
+// Number of files `v1`, `v2` ... that are whole.
+static int versions(void) {
+	for (int number = 1;; number++) {
+		unsigned char record[RECORD] = {0};
+		char name[512];
+		snprintf(name, sizeof name, "%s/v%d", folder, number);
+		int fd = open(name, O_RDONLY), count = fd < 0 ? 0 : read(fd, record, RECORD);
+		close(fd);
+		if (count != RECORD || !is_filled(record, RECORD, number)) return number - 1;
+	}
+}
+
 // The last number that was printed before power was lost.
 static int said(void) {
 	FILE *file = fopen(getenv("ANYRING_CRASH_OUTPUT"), "r");
@@ -164,10 +267,16 @@ static void check(const char *what) {
 	int last = said(), found = 0, count = 0;
 	int fd = open(path, O_RDONLY);
 	if (fd >= 0) count = read(fd, bytes, sizeof bytes);
-	if (!strcmp(what, "log"))
+	if (!strcmp(what, "log") || !strcmp(what, "dsync") || !strcmp(what, "range"))
 		while ((found + 1) * RECORD <= count && is_filled(bytes + found * RECORD, RECORD, found + 1)) found++;
 	else if (!strcmp(what, "rename"))
 		found = count && is_filled(bytes, PAGE, bytes[0]) ? bytes[0] : 0;
+	else if (!strcmp(what, "current"))
+		found = count && is_filled(bytes, RECORD, bytes[0]) ? bytes[0] : 0;
+	else if (!strcmp(what, "nameless"))
+		found = versions();
+	else if (!strcmp(what, "together"))
+		for (int at = 0; at + RECORD <= count; at += RECORD) found += is_filled(bytes + at, RECORD, 1);
 	else if (!strcmp(what, "header"))
 		for (found = bytes[0], count = 0; count < found; count++)
 			if (!is_filled(bytes + PAGE + count * RECORD, RECORD, count + 1)) die("the header counts what is not there");
@@ -200,6 +309,11 @@ int main(int argc, char **argv) {
 	else if (!strcmp(what, "header")) store_header();
 	else if (!strcmp(what, "page")) store_page();
 	else if (!strcmp(what, "mapped")) store_mapped();
+	else if (!strcmp(what, "dsync")) store_dsync();
+	else if (!strcmp(what, "range")) store_range();
+	else if (!strcmp(what, "current")) store_current();
+	else if (!strcmp(what, "nameless")) store_nameless();
+	else if (!strcmp(what, "together")) store_together();
 	else die("no such case");
 	return 0;
 }

@@ -3,6 +3,7 @@
 
 use super::change::{Change, Content, File};
 use super::tracer::Recording;
+use super::tree::Node;
 use crate::arch;
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +17,11 @@ pub enum Begun {
     /// change.
     Change(Change, i32),
     /// A name that did not exist.
-    Name(Vec<u8>),
+    Name {
+        path: Vec<u8>,
+        /// True if it leads to a file that exists (link(2)).
+        is_link: bool,
+    },
     /// A file without a name (O_TMPFILE).
     Nameless,
     /// A file is mapped for writing: the descriptor, the length in bytes, and the offset.
@@ -30,6 +35,18 @@ impl Begun {
     /// True if the kernel must not make the call.
     pub fn is_refused(&self) -> bool {
         matches!(self, Begun::Refused)
+    }
+}
+
+/// Returns the file that a call writes, if the call waits for nothing but that file.
+pub fn written(number: i64, begun: &Begun) -> Option<File> {
+    let is_plain = matches!(
+        number,
+        libc::SYS_write | libc::SYS_writev | libc::SYS_pwrite64 | libc::SYS_pwritev | libc::SYS_pwritev2
+    );
+    match begun {
+        Begun::Change(Change::Write { file, .. }, _) if is_plain => Some(*file),
+        _ => None,
     }
 }
 
@@ -107,8 +124,8 @@ impl Thread {
     }
 
     /// Returns the whole path that a call with `dirfd` and the string at `address` means, if it is in the folders. The
-    /// path's last component need not exist, and is not followed.
-    fn path_at(self, dirfd: i32, address: usize, recording: &Recording) -> Option<Vec<u8>> {
+    /// path's last component need not exist. With `follows`, a link there is followed.
+    fn path_at(self, dirfd: i32, address: usize, follows: bool, recording: &Recording) -> Option<Vec<u8>> {
         let path = self.string(address)?;
         let begin = match dirfd {
             libc::AT_FDCWD => format!("/proc/{}/cwd", self.0).into(),
@@ -119,8 +136,9 @@ impl Thread {
             _ => begin.join(OsStr::from_bytes(&path)),
         };
         let (folder, name) = (path.parent()?, path.file_name()?);
-        let whole = folder.canonicalize().ok()?.join(name).into_os_string().into_vec();
-        Some(whole).filter(|path| recording.is_inside(path))
+        let whole = folder.canonicalize().ok()?.join(name);
+        let whole = whole.canonicalize().ok().filter(|_| follows).unwrap_or(whole);
+        Some(whole.into_os_string().into_vec()).filter(|path| recording.is_inside(path))
     }
 }
 
@@ -140,12 +158,12 @@ fn read(file: &fs::File, offset: u64, count: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The content of a regular file, by its path.
+/// What a path leads to.
 fn content_of(path: &[u8], recording: &Recording) -> Option<Content> {
-    let file = open(Path::new(OsStr::from_bytes(path)), false)?;
-    let about = file.metadata().ok()?;
-    let bytes = read(&file, 0, about.size())?;
-    Some(Content { file: recording.born.file(about.dev(), about.ino()), mode: about.mode(), bytes })
+    let path = Path::new(OsStr::from_bytes(path));
+    let about = fs::symlink_metadata(path).ok()?;
+    let node = Node::read(path, &about, super::MOST).ok()??;
+    Some(Content { file: recording.born.file(about.dev(), about.ino()), node })
 }
 
 fn exists(path: &[u8]) -> bool {
@@ -176,9 +194,8 @@ pub fn begin(recording: &mut Recording, thread: i32, number: i64, args: [usize; 
         }
         libc::SYS_ftruncate => resize(recording, thread, fd, &thread.link(fd), b as u64),
         libc::SYS_truncate => {
-            let path = thread.path_at(cwd, a, recording)?;
-            let path = fs::canonicalize(OsStr::from_bytes(&path)).ok()?;
-            resize(recording, thread, -1, &path, b as u64)
+            let path = thread.path_at(cwd, a, true, recording)?;
+            resize(recording, thread, -1, Path::new(OsStr::from_bytes(&path)), b as u64)
         }
         libc::SYS_fallocate => fallocate(recording, thread, fd, b as i32, [c as u64, d as u64]),
         libc::SYS_fsync | libc::SYS_fdatasync => {
@@ -213,18 +230,18 @@ pub fn begin(recording: &mut Recording, thread: i32, number: i64, args: [usize; 
 
 /// Calls on names.
 fn of_names(recording: &Recording, thread: Thread, number: i64, [a, b, c, d, e, _]: [usize; 6]) -> Option<Begun> {
-    let new = |dirfd: i32, address| {
-        let path = thread.path_at(dirfd, address, recording).filter(|path| !exists(path))?;
-        Some(Begun::Name(path))
+    let new = |dirfd: i32, address, is_link| {
+        let path = thread.path_at(dirfd, address, false, recording).filter(|path| !exists(path))?;
+        Some(Begun::Name { path, is_link })
     };
-    let removed = |dirfd: i32, address, is_folder: bool| {
-        let path = thread.path_at(dirfd, address, recording)?;
-        let content = content_of(&path, recording);
-        (is_folder || content.is_some()).then_some(Begun::Change(Change::Unlink { path, content }, -1))
+    let removed = |dirfd: i32, address| {
+        let path = thread.path_at(dirfd, address, false, recording)?;
+        let content = content_of(&path, recording)?;
+        Some(Begun::Change(Change::Unlink { path, content }, -1))
     };
     let renamed = |[olddirfd, old, newdirfd, new]: [usize; 4], flags: u32| {
-        let (from, to) =
-            (thread.path_at(olddirfd as i32, old, recording), thread.path_at(newdirfd as i32, new, recording));
+        let path = |dirfd: usize, address| thread.path_at(dirfd as i32, address, false, recording);
+        let (from, to) = (path(olddirfd, old), path(newdirfd, new));
         let exchanged = flags & libc::RENAME_EXCHANGE != 0;
         let (from, to) = (from?, to?);
         let replaced = if exchanged { None } else { content_of(&to, recording) };
@@ -233,10 +250,10 @@ fn of_names(recording: &Recording, thread: Thread, number: i64, [a, b, c, d, e, 
     match number {
         libc::SYS_openat => opened(recording, thread, a as i32, b, c as i32),
         libc::SYS_openat2 => opened(recording, thread, a as i32, b, thread.word(c)? as i32),
-        libc::SYS_mkdirat | libc::SYS_mknodat => new(a as i32, b),
-        libc::SYS_symlinkat => new(b as i32, c),
-        libc::SYS_linkat => new(c as i32, d),
-        libc::SYS_unlinkat => removed(a as i32, b, c as i32 & libc::AT_REMOVEDIR != 0),
+        libc::SYS_mkdirat | libc::SYS_mknodat => new(a as i32, b, false),
+        libc::SYS_symlinkat => new(b as i32, c, false),
+        libc::SYS_linkat => new(c as i32, d, true),
+        libc::SYS_unlinkat => removed(a as i32, b),
         libc::SYS_renameat => renamed([a, b, c, d], 0),
         libc::SYS_renameat2 => renamed([a, b, c, d], e as u32),
         _ => None,
@@ -249,13 +266,17 @@ fn opened(recording: &Recording, thread: Thread, dirfd: i32, address: usize, fla
     if is(libc::O_TMPFILE) {
         return Some(Begun::Nameless);
     }
-    let path = thread.path_at(dirfd, address, recording).filter(|_| is(libc::O_CREAT) || is(libc::O_TRUNC))?;
-    if !exists(&path) {
-        return is(libc::O_CREAT).then_some(Begun::Name(path));
+    if !is(libc::O_CREAT) && !is(libc::O_TRUNC) {
+        return None;
     }
-    let content = content_of(&path, recording).filter(|content| is(libc::O_TRUNC) && !content.bytes.is_empty())?;
-    let (file, from) = (content.file, content.bytes.len() as u64);
-    Some(Begun::Change(Change::Resize { file, from, to: 0, cut: content.bytes }, -1))
+    let path = thread.path_at(dirfd, address, !is(libc::O_NOFOLLOW) && !is(libc::O_EXCL), recording)?;
+    if !exists(&path) {
+        return is(libc::O_CREAT).then_some(Begun::Name { path, is_link: false });
+    }
+    let Content { file, node: Node::Regular { bytes, .. } } = content_of(&path, recording)? else { return None };
+    let is_emptied = is(libc::O_TRUNC) && !bytes.is_empty();
+    let from = bytes.len() as u64;
+    is_emptied.then_some(Begun::Change(Change::Resize { file, from, to: 0, cut: bytes }, -1))
 }
 
 /// Opens the file of a descriptor in this process, if it is in the folders. Also returns its size in bytes.
@@ -271,7 +292,9 @@ fn write(recording: &Recording, thread: Thread, fd: i32, at: Option<u64>, count:
     let (position, opened_with) = thread.position_and_flags(fd)?;
     let appends = opened_with & libc::O_APPEND != 0 || flags & libc::RWF_APPEND != 0;
     let offset = if appends { size } else { at.unwrap_or(position) };
-    let lasts = opened_with & libc::O_DSYNC != 0 || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0; // O_SYNC has the bit
+    // O_SYNC has the bit of O_DSYNC.
+    let is_lasting = opened_with & libc::O_DSYNC != 0 || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
+    let lasts = is_lasting.then_some(recording.changes.len());
     let old = read(&open(&thread.link(fd), true)?, offset, count)?;
     Some(Begun::Change(Change::Write { file, offset, size, old, new: vec![], lasts }, fd))
 }
@@ -304,7 +327,7 @@ fn fallocate(
         return None;
     }
     let old = read(&open(&thread.link(fd), true)?, offset, bytes)?;
-    Some(Begun::Change(Change::Write { file, offset, size, old, new: vec![], lasts: false }, fd))
+    Some(Begun::Change(Change::Write { file, offset, size, old, new: vec![], lasts: None }, fd))
 }
 
 /// Handles the begin of a sync. Stores to mapped memory up to this moment are recorded as writes.
@@ -324,12 +347,10 @@ pub fn end(recording: &mut Recording, thread: i32, begun: Begun, result: i64) {
     let thread = Thread(thread);
     let change = match begun {
         Begun::Change(change, fd) => of_result(change, thread, fd, result),
-        Begun::Name(path) => fs::symlink_metadata(OsStr::from_bytes(&path)).ok().map(|about| {
-            // A second link leads to a file that is known.
-            let is_new = about.nlink() == 1 || about.is_dir();
-            let file = match is_new {
-                true => recording.born.create(about.dev(), about.ino()),
-                false => recording.born.file(about.dev(), about.ino()),
+        Begun::Name { path, is_link } => fs::symlink_metadata(OsStr::from_bytes(&path)).ok().map(|about| {
+            let file = match is_link {
+                true => recording.born.file(about.dev(), about.ino()),
+                false => recording.born.create(about.dev(), about.ino()),
             };
             Change::Create { file, path }
         }),

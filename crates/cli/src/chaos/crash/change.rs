@@ -1,5 +1,6 @@
 //! Changes of files. Each is kept with the content that it replaced, so that it can be undone.
 
+use super::tree::Node;
 use std::collections::BTreeMap;
 
 /// The identity of a file: its device, its inode, and the number of earlier files with that inode.
@@ -22,13 +23,11 @@ impl Born {
     }
 }
 
-/// The content of a regular file, before its name was removed.
+/// What a name led to, before the name was removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
     pub file: File,
-    /// `st_mode`.
-    pub mode: u32,
-    pub bytes: Vec<u8>,
+    pub node: Node,
 }
 
 /// One change, or a sync.
@@ -44,8 +43,9 @@ pub enum Change {
         /// The replaced bytes, up to the end of the file.
         old: Vec<u8>,
         new: Vec<u8>,
-        /// True if the write was durable when the call returned (O_DSYNC, RWF_DSYNC and the like).
-        lasts: bool,
+        /// Set if the write was durable when the call returned (O_DSYNC, RWF_DSYNC and the like): the number of
+        /// changes before it began.
+        lasts: Option<usize>,
     },
     /// The file has another size.
     Resize {
@@ -64,16 +64,12 @@ pub enum Change {
         path: Vec<u8>,
     },
     /// A name was removed.
-    Unlink {
-        path: Vec<u8>,
-        /// The file to which the name led. `None` for a folder.
-        content: Option<Content>,
-    },
+    Unlink { path: Vec<u8>, content: Content },
     /// A name was changed.
     Rename {
         from: Vec<u8>,
         to: Vec<u8>,
-        /// The file to which `to` led before.
+        /// What `to` led to before.
         replaced: Option<Content>,
         /// Both names were exchanged (RENAME_EXCHANGE).
         exchanged: bool,

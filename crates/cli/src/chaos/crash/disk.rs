@@ -1,13 +1,13 @@
 //! The possible contents of a disk after a loss of power, for a file system that writes names in order.
 //!
 //! - Changes of names become durable in their order. Any sync of a file or folder makes all earlier changes of names
-//!   durable. Creating, changing and removing a name are such changes, and so is setting a file's size.
-//! - Bytes become durable by a sync of their file that began after they were written, or by O_DSYNC and the like.
-//!   Until then each sector of each write may be on the disk or not, independently of the others.
+//!   durable, and so does a write with O_DSYNC. Creating, changing and removing a name are such changes, and so is setting a file's size.
+//! - Bytes become durable by a sync of their file that began after they were written, or by O_DSYNC and the like. A
+//!   sync of a range (sync_file_range(2)) does not make a new size durable, so it only helps bytes within the size. Until then each sector of each write may be on the disk or not, independently of the others.
 //! - A file's size follows from the changes that are on the disk.
 
 use super::change::{Change, Content, File};
-use super::tree::{Node, Tree};
+use super::tree::Tree;
 use anyring_engine::chaos::mix;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -41,16 +41,25 @@ fn lasting(log: &Log) -> Vec<bool> {
             _ => None,
         })
         .collect();
+    // The number of changes before the last sync began that made names durable.
+    let names = log.iter().filter_map(|change| match change {
+        Change::Sync { begun, is_partial: false, .. } => Some(*begun),
+        Change::Write { lasts, .. } => *lasts,
+        _ => None,
+    });
+    let names = names.max().unwrap_or(0);
     let is_lasting = |(place, change): (usize, &Change)| match change {
         Change::Sync { .. } => true,
-        Change::Write { file, offset, new, lasts, .. } => {
+        Change::Write { file, offset, size, new, lasts, .. } => {
             let last = offset.saturating_add(new.len() as u64);
-            *lasts
-                || syncs.iter().any(|(of, begun, range, _)| {
-                    of.is_none_or(|of| of == *file) && *begun > place && range[0] <= *offset && last <= range[1]
+            let covers = |range: [u64; 2]| range[0] <= *offset && last <= range[1];
+            lasts.is_some()
+                || syncs.iter().any(|(of, begun, range, is_partial)| {
+                    let has_size = !is_partial || last <= *size;
+                    of.is_none_or(|of| of == *file) && *begun > place && covers(*range) && has_size
                 })
         }
-        _ => syncs.iter().any(|(_, begun, _, is_partial)| !is_partial && *begun > place),
+        _ => names > place,
     };
     log.iter().enumerate().map(is_lasting).collect()
 }
@@ -123,18 +132,10 @@ fn undo(tree: &mut Tree, change: &Change) {
             put(bytes, *to, cut);
         }
         Change::Create { path, .. } => drop(tree.take(path)),
-        Change::Unlink { path, content } => {
-            let (file, node) = node_of(content.as_ref(), path);
-            tree.names.insert(path.clone(), file);
-            tree.files.entry(file).or_insert(node);
-        }
+        Change::Unlink { path, content } => restore(tree, path, content),
         Change::Rename { from, to, replaced, exchanged } => {
             move_name(tree, to, from, *exchanged);
-            if let Some(content) = replaced {
-                let (file, node) = node_of(Some(content), to);
-                tree.names.insert(to.clone(), file);
-                tree.files.entry(file).or_insert(node);
-            }
+            replaced.iter().for_each(|content| restore(tree, to, content));
         }
         Change::Sync { .. } => {}
     }
@@ -178,15 +179,10 @@ fn move_name(tree: &mut Tree, from: &[u8], to: &[u8], exchanged: bool) {
     }
 }
 
-/// The node of a removed name: a file, or an empty folder.
-fn node_of(content: Option<&Content>, path: &[u8]) -> (File, Node) {
-    match content {
-        Some(Content { file, mode, bytes }) => (*file, Node::Regular { mode: *mode, bytes: bytes.clone() }),
-        // No device has the number 0; the inode number is a hash of the path.
-        None => {
-            ([0, path.iter().fold(0, |sum, byte| mix(sum ^ u64::from(*byte))), 0], Node::Folder { mode: 0o755 })
-        }
-    }
+/// Puts back a name that was removed.
+fn restore(tree: &mut Tree, path: &[u8], content: &Content) {
+    tree.names.insert(path.to_vec(), content.file);
+    tree.files.entry(content.file).or_insert_with(|| content.node.clone());
 }
 
 /// Writes `part` at `offset`, and fills a gap before it with zeros.
@@ -262,6 +258,7 @@ pub fn describe(log: &Log, fates: &[Fate], killed: &Tree) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::Node;
     use super::*;
 
     const FILE: File = [1, 7, 0];
@@ -275,7 +272,7 @@ mod tests {
     }
 
     fn write(offset: u64, size: u64, old: &[u8], new: &[u8]) -> Change {
-        Change::Write { file: FILE, offset, size, old: old.to_vec(), new: new.to_vec(), lasts: false }
+        Change::Write { file: FILE, offset, size, old: old.to_vec(), new: new.to_vec(), lasts: None }
     }
 
     fn sync(begun: usize) -> Change {
@@ -330,17 +327,13 @@ mod tests {
     #[test]
     fn names_go_back_to_what_they_led_to() {
         let (a, b) = (b"/f/a".to_vec(), b"/f/b".to_vec());
-        let replaced = Content { file: [1, 8, 0], mode: 0o600, bytes: b"old".to_vec() };
+        let regular = |bytes: &[u8]| Node::Regular { mode: 0o600, bytes: bytes.to_vec() };
+        let replaced = Content { file: [1, 8, 0], node: regular(b"old") };
         let rename = Change::Rename { from: a.clone(), to: b.clone(), replaced: Some(replaced), exchanged: false };
         let mut killed = tree(b"new");
         killed.rename(&a, &b);
-        let log = [
-            rename,
-            Change::Unlink {
-                path: b.clone(),
-                content: Some(Content { file: FILE, mode: 0o644, bytes: b"new".to_vec() }),
-            },
-        ];
+        let log =
+            [rename, Change::Unlink { path: b.clone(), content: Content { file: FILE, node: regular(b"new") } }];
         killed.take(&b);
         let before = state(&killed, &log, &[Fate::Lost; 2]);
         assert_eq!((before.names.get(&a), before.names.get(&b)), (Some(&FILE), Some(&[1, 8, 0])));

@@ -94,7 +94,7 @@ impl Mapped {
                             size: shadow.bytes.len() as u64,
                             old: old[..bytes].to_vec(),
                             new: new[..bytes].to_vec(),
-                            lasts: false,
+                            lasts: None,
                         }
                     }),
             );

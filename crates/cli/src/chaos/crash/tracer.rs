@@ -5,7 +5,7 @@
 //! call returns to the program.
 
 use super::calls::{self, Begun};
-use super::change::{Born, Change};
+use super::change::{Born, Change, File};
 use super::mapped::Mapped;
 use crate::arch;
 use crate::chaos::one::{Ending, Runner};
@@ -62,10 +62,19 @@ impl Recording {
     }
 }
 
-/// A traced thread, with the call that it has begun, if that changes something.
+/// A system call: its number and arguments.
+type Call = (i64, [usize; 6]);
+
+/// A traced thread.
 #[derive(Default)]
 struct Traced {
+    /// The call that it has begun, if that changes something.
     call: Option<Begun>,
+    /// The file that this call writes.
+    writes: Option<File>,
+    /// The call that it may not begin yet, since another thread's call writes the same file. Two such calls at once
+    /// would hide where in the file each of them has written (O_APPEND, a shared position).
+    waits: Option<Call>,
 }
 
 struct Tracer<'a> {
@@ -105,6 +114,12 @@ pub fn run(runner: &Runner, command: &mut Command, recording: &mut Recording) ->
     ending
 }
 
+/// Lets a stopped thread continue, to its next system call at most.
+fn go_on(thread: i32, signal: i32) {
+    // SAFETY: no pointers. If the thread has ended since its stop, it is waited for later.
+    unsafe { libc::ptrace(libc::PTRACE_SYSCALL, thread, 0, signal) };
+}
+
 impl Tracer<'_> {
     /// Handles stops until the first process has ended.
     fn follow(&mut self, begin: Instant) -> Result<Ending, Failure> {
@@ -123,6 +138,7 @@ impl Tracer<'_> {
                 }
                 thread => {
                     self.threads.remove(&thread);
+                    self.release();
                     if thread == self.first {
                         return Ok(match libc::WIFSIGNALED(status) {
                             true => Ending::Signal(libc::WTERMSIG(status)),
@@ -147,6 +163,9 @@ impl Tracer<'_> {
             if self.recording.is_over() {
                 return; // it stays in its stop until it is killed
             }
+            if self.threads.get(&thread).is_some_and(|it| it.waits.is_some()) {
+                return; // it stays there until it is released
+            }
         } else if is_new {
             // The first process stops at its exec. Every other thread is stopped by a SIGSTOP from the kernel.
             // SAFETY: no pointers.
@@ -157,8 +176,7 @@ impl Tracer<'_> {
             self.recording.mapped.forget_process(thread);
             self.forget_former(thread);
         }
-        // SAFETY: no pointers. If the thread has ended since the event, it is waited for later.
-        unsafe { libc::ptrace(libc::PTRACE_SYSCALL, thread, 0, delivered) };
+        go_on(thread, delivered);
     }
 
     /// Handles an exec by another thread than the first. That thread now has the first thread's number, and its own
@@ -183,25 +201,52 @@ impl Tracer<'_> {
             }
             info
         };
-        let Some(traced) = self.threads.get_mut(&thread) else { return };
         match info.op {
             libc::PTRACE_SYSCALL_INFO_ENTRY => {
                 // SAFETY: the part that `op` names.
                 let entry = unsafe { info.u.entry };
-                let args = entry.args.map(|arg| arg as usize);
-                traced.call = calls::begin(self.recording, thread, entry.nr as i64, args);
-                if traced.call.as_ref().is_some_and(Begun::is_refused) {
-                    arch::refuse(thread);
-                }
+                self.begin(thread, (entry.nr as i64, entry.args.map(|arg| arg as usize)));
             }
             libc::PTRACE_SYSCALL_INFO_EXIT => {
                 // SAFETY: as above.
                 let result = unsafe { info.u.exit }.sval;
+                let Some(traced) = self.threads.get_mut(&thread) else { return };
+                let has_written = traced.writes.take().is_some();
                 if let Some(begun) = traced.call.take() {
                     calls::end(self.recording, thread, begun, result);
                 }
+                if has_written && !self.recording.is_over() {
+                    self.release();
+                }
             }
             _ => {}
+        }
+    }
+
+    /// Handles the begin of a call.
+    fn begin(&mut self, thread: i32, call: Call) {
+        let begun = calls::begin(self.recording, thread, call.0, call.1);
+        let writes = begun.as_ref().and_then(|begun| calls::written(call.0, begun));
+        let must_wait = writes.is_some() && self.threads.values().any(|other| other.writes == writes);
+        let Some(traced) = self.threads.get_mut(&thread) else { return };
+        if must_wait {
+            traced.waits = Some(call);
+            return;
+        }
+        if begun.as_ref().is_some_and(Begun::is_refused) {
+            arch::refuse(thread);
+        }
+        (traced.call, traced.writes) = (begun, writes);
+    }
+
+    /// Lets the threads begin their calls that waited for another thread's.
+    fn release(&mut self) {
+        let waiting = self.threads.iter_mut().filter_map(|(thread, traced)| Some((*thread, traced.waits.take()?)));
+        for (thread, call) in waiting.collect::<Vec<_>>() {
+            self.begin(thread, call);
+            if self.threads.get(&thread).is_some_and(|it| it.waits.is_none()) {
+                go_on(thread, 0);
+            }
         }
     }
 

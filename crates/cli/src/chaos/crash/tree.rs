@@ -18,6 +18,19 @@ pub enum Node {
     Regular { mode: u32, bytes: Vec<u8> },
 }
 
+impl Node {
+    /// Reads what a path leads to. `None` for a device, a pipe or a socket, and for a file of more than `most` bytes.
+    pub fn read(path: &Path, about: &fs::Metadata, most: u64) -> io::Result<Option<Node>> {
+        let mode = about.mode();
+        Ok(match about.file_type() {
+            kind if kind.is_dir() => Some(Node::Folder { mode }),
+            kind if kind.is_symlink() => Some(Node::Link { target: fs::read_link(path)? }),
+            kind if kind.is_file() && about.size() <= most => Some(Node::Regular { mode, bytes: fs::read(path)? }),
+            _ => None,
+        })
+    }
+}
+
 /// Folders and all their contents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
@@ -40,13 +53,8 @@ impl Tree {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             let about = fs::symlink_metadata(&path)?;
-            let (file, mode) = (born.file(about.dev(), about.ino()), about.mode());
-            let node = match about.file_type() {
-                kind if kind.is_dir() => Node::Folder { mode },
-                kind if kind.is_symlink() => Node::Link { target: fs::read_link(&path)? },
-                kind if kind.is_file() => Node::Regular { mode, bytes: fs::read(&path)? },
-                _ => continue,
-            };
+            let file = born.file(about.dev(), about.ino());
+            let Some(node) = Node::read(&path, &about, u64::MAX)? else { continue };
             if matches!(node, Node::Folder { .. }) {
                 self.read_folder(&path, born)?;
             }
