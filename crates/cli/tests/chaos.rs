@@ -263,6 +263,9 @@ fn the_test_report_has_a_case_for_each_seed() {
     assert!(xml.contains("tests=\"3\" failures=\"") && xml.contains("memory in flight was changed; "), "{xml}");
     let again = format!("again: {ANYRING} chaos --seed 1 --rules lifetimes -- {program} reuse-write");
     assert!(xml.contains(&again), "{xml}");
+    // What was injected, and where the program was.
+    let (_, xml) = report("late", &["sh", "-c", &format!("'{program}' reuse-write right; exit 3")]);
+    assert!(xml.contains(".late: late: ") && xml.contains("\n    at main ("), "{xml}");
     let (status, xml) = report("short", &[program, "reuse-write", "right"]);
     assert_eq!(status, Some(0));
     assert!(xml.contains("tests=\"3\" failures=\"0\" errors=\"0\"") && xml.contains("\"seed 3\"/>"), "{xml}");

@@ -16,6 +16,9 @@ use std::ops::{ControlFlow, Range};
 /// The reason why nothing is proven.
 const NO_RING: &str = "the program made no ring that anyring served";
 
+/// Number of injections that a failed case of the test report lists.
+const CASE_INJECTIONS: usize = 20;
+
 /// The results of the runs so far.
 pub struct Report<'a> {
     options: &'a ChaosOptions,
@@ -202,18 +205,22 @@ struct Case {
     seed: u64,
     /// The failure, if it failed.
     failure: Option<String>,
-    /// The last output, the findings, and the command that repeats the run.
+    /// The last output, the findings, the first injections, and the command that repeats the run.
     details: String,
 }
 
 impl Case {
     fn of(places: &Places, seed: u64, run: &Run, again: String) -> Case {
         let output = String::from_utf8_lossy(&run.output);
-        let output = output.lines().map(str::to_owned);
-        let lines: Vec<_> =
-            output.chain(run.findings.iter().flat_map(|it| it.lines(places))).chain([again]).collect();
+        let findings = run.findings.iter().flat_map(|it| it.lines(places));
+        let injections = run.injections.iter().take(CASE_INJECTIONS).flat_map(|it| it.lines(places));
+        let left = run.injections.len().saturating_sub(CASE_INJECTIONS);
+        let more = (left != 0).then(|| format!("{left} more injections (--log has all of them)"));
+        let lines = output.lines().map(str::to_owned).chain(findings).chain(injections).chain(more);
+        // Only a failure's details are written.
+        let details = run.failure.as_ref().map(|_| lines.chain([again]).collect::<Vec<_>>().join("\n"));
         let failure = run.failure.as_ref().map(|how| format!("{how}; {}", count(run.injections.len())));
-        Case { seed, failure, details: lines.join("\n") }
+        Case { seed, failure, details: details.unwrap_or_default() }
     }
 }
 
