@@ -1,12 +1,18 @@
 //! Finds the function, source file and line of places in the program's code. The engine's log has a place as
-//! `FILE+0xADDRESS`, and the file's debug information and symbols give the rest. For generated code the file is a
+//! `FILE+0xADDRESS`, and the file's debug information and symbols give the rest, or those of a file that is kept apart. For generated code the file is a
 //! perf map, which has the names.
 
 use addr2line::{demangle_auto, Loader};
+use object::Object;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// The folder of debug information that distributions keep apart from their programs.
+const DEBUG: &str = "/usr/lib/debug";
 
 /// The files whose places were asked for. `None` for a file without symbols.
 pub struct Places {
@@ -39,7 +45,7 @@ impl Places {
             return vec![generated(text, address).unwrap_or_else(|| frame.to_owned())];
         }
         let mut files = self.files.borrow_mut();
-        let known = files.entry(file.to_owned()).or_insert_with(|| Loader::new(file).ok());
+        let known = files.entry(file.to_owned()).or_insert_with(|| Loader::new(debug_file(file)).ok());
         let Some(known) = known else { return vec![frame.to_owned()] };
         let lines = self.lines(known, address);
         if !lines.is_empty() {
@@ -65,6 +71,33 @@ impl Places {
         }
         lines
     }
+}
+
+/// The file with the debug information of a program or library: a file apart if there is one with the same build ID,
+/// else the file itself. The places are those of gdb(1), "Debugging Information in Separate Files".
+fn debug_file(file: &str) -> PathBuf {
+    apart(Path::new(file)).unwrap_or_else(|| file.into())
+}
+
+fn apart(file: &Path) -> Option<PathBuf> {
+    let bytes = std::fs::read(file).ok()?;
+    let program = object::File::parse(&bytes[..]).ok()?;
+    let id = program.build_id().ok()??;
+    if program.section_by_name(".debug_info").is_some() || id.len() < 2 {
+        return None;
+    }
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let by_id = format!("{DEBUG}/.build-id/{}/{}.debug", hex(&id[..1]), hex(&id[1..]));
+    let link = program.gnu_debuglink().ok().flatten().map(|(name, _)| Path::new(OsStr::from_bytes(name)));
+    let folder = file.parent()?;
+    let linked = link.into_iter().flat_map(|name| {
+        let global = Path::new(DEBUG).join(folder.strip_prefix("/").unwrap_or(folder));
+        [folder.join(name), folder.join(".debug").join(name), global.join(name)]
+    });
+    std::iter::once(PathBuf::from(by_id)).chain(linked).find(|path| {
+        let bytes = std::fs::read(path).unwrap_or_default();
+        object::File::parse(&bytes[..]).is_ok_and(|it| it.build_id() == Ok(Some(id)))
+    })
 }
 
 /// Describes an address in generated code as the perf map does, whose lines are `START SIZE NAME`. CPython's names are
