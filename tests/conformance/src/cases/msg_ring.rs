@@ -266,6 +266,16 @@ fn file_to_a_free_slot(cx: &Context) {
     slots_pass(&mut sender, &mut target, 1);
 }
 
+/// Task work brings them, the last first. So the last gets the first free slot.
+#[case(own_flags, undisturbed, since = "6.1")]
+fn files_sent_together_to_a_deferring_ring_come_last_first(cx: &Context) {
+    let (mut sender, mut target) = with_files(cx, deferred(cx), 4);
+    let any = IORING_FILE_INDEX_ALLOC as u32;
+    sender.go_all(&[1, 2, 3].map(|n| file_message(&target, 0, any, 70 + n).data(n)));
+    assert_eq!([(); 3].map(|()| got(&mut target)), [(73, 0, 0), (72, 1, 0), (71, 2, 0)]);
+    assert_eq!(sender.wait_sorted(3), [(1, 2), (2, 1), (3, 0)]);
+}
+
 #[case(since = "6.0")]
 fn file_without_a_cqe(cx: &Context) {
     let (mut sender, mut target) = with_files(cx, plain(cx), 4);
