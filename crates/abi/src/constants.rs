@@ -248,6 +248,9 @@ pub const IORING_TIMEOUT_IMMEDIATE_ARG: u32 = 1 << 7;
 pub const SOCKET_URING_OP_GETSOCKNAME: u32 = 5;
 pub const IORING_REGISTER_ZCRX_CTRL: u32 = 36;
 pub const IORING_REGISTER_BPF_FILTER: u32 = 37;
+pub const IO_URING_BPF_CMD_FILTER: u16 = 1;
+pub const IO_URING_BPF_FILTER_DENY_REST: u32 = 1;
+pub const IO_URING_BPF_FILTER_SZ_STRICT: u32 = 2;
 
 macro_rules! restriction_kinds {
     ($($name:ident = $value:expr;)*) => {

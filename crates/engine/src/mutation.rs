@@ -262,6 +262,8 @@ mutations! {
             "A provided buffer that was not used is not returned to its group.";
         StaleRegisteredFile "stale-registered-file" Case "register::files_update_clears_with_minus_one",
             "Registering -1 does not remove the file that was in the slot.";
+        FiltersAreNotAsked "filters-are-not-asked" Case "bpf_filter::denied_opcode_is_eacces",
+            "A request is made although a filter denies it.";
         FirstByteIsOutside "first-byte-is-outside" Case "rw_file::write_fixed_from_a_registered_buffer",
             "The first byte of a registered buffer counts as outside of it.";
     }

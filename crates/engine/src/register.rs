@@ -1,6 +1,7 @@
 //! Serves io_uring_register(2).
 
 mod clone_buffers;
+mod filter;
 mod query;
 mod sync_cancel;
 
@@ -165,7 +166,8 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
             one_argument(arg, count)?;
             Err(Errno::OPNOTSUPP) // as in a kernel built without CONFIG_IO_URING_ZCRX
         }
-        // The answer of a kernel whose ring has no network card queue. Filters fail as in a kernel without them.
+        IORING_REGISTER_BPF_FILTER if version::has_later_names() => filter::register(&mut guard, arg, count),
+        // The answer of a kernel whose ring has no network card queue.
         IORING_REGISTER_ZCRX_CTRL if version::has_later_names() => Err(Errno::NXIO),
         _ => Err(Errno::INVAL),
     }
@@ -351,10 +353,13 @@ fn restrict(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
     if !guard.disabled {
         return Err(Errno::BADFD);
     }
-    if guard.restrictions.is_some() {
+    if guard.restrictions.as_ref().is_some_and(|restrictions| restrictions.are_registered()) {
         return Err(Errno::BUSY);
     }
-    guard.restrictions = Some(Box::new(Restrictions::read(arg, count)?));
+    let mut read = Restrictions::read(arg, count)?;
+    let restrictions = guard.restrictions.get_or_insert_default();
+    read.filters = core::mem::take(&mut restrictions.filters);
+    **restrictions = read;
     Ok(0)
 }
 

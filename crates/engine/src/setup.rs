@@ -216,6 +216,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOpti
     // Waiters on a ring of polled devices watch no timer.
     if flags & IORING_SETUP_IOPOLL == 0 {
         state.chaos = chaos::of_new_ring();
+        state.screens = state.chaos.is_some();
     }
     let ring = table::unborn_ring();
     ring.bring_to_life(fd, flags, state);

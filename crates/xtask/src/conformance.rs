@@ -12,14 +12,13 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Names for hardware and drivers that user space cannot replace. They may fail as on a kernel that was built without
-/// them. They belong to zcrx and to BPF filters. NVMe passthrough and ublk have no names, since they are commands of a
+/// them. They belong to zcrx. NVMe passthrough and ublk have no names, since they are commands of a
 /// driver.
 const OF_DRIVERS: &[&str] = &[
     "RECV_ZC",
     "IORING_REGISTER_ZCRX_IFQ",
     "IORING_REGISTER_ZCRX_CTRL",
     "REGISTER_ZCRX_IFQ: IORING_ZCRX_AREA_DMABUF",
-    "IORING_REGISTER_BPF_FILTER",
 ];
 
 /// Names that the kernel itself refuses, or never sets, each with the reason.

@@ -289,6 +289,13 @@ fn of_argument(set: &mut Set, call: u32, arg: usize, count: u32) {
         IORING_REGISTER_PBUF_RING => set.add_argument(call, |name| u64::from(word(14) as u16) & name.value != 0),
         IORING_REGISTER_SYNC_CANCEL => set.add_argument(call, |name| u64::from(word(12)) & name.value != 0),
         IORING_REGISTER_NAPI => of_napi(set, byte(5), word(8)),
+        IORING_REGISTER_BPF_FILTER => {
+            let (command, flags) = (word(0) as u16, word(12));
+            set.add_argument(call, |name| match name.name {
+                "IO_URING_BPF_CMD_FILTER" => u64::from(command) == name.value,
+                _ => u64::from(flags) & name.value != 0,
+            });
+        }
         IORING_REGISTER_CLONE_BUFFERS => set.add_argument(call, |name| u64::from(word(4)) & name.value != 0),
         IORING_REGISTER_MEM_REGION => {
             let region = at::<u64>(arg).unwrap_or(0) as usize;

@@ -130,6 +130,7 @@ impl Op {
         fn waits_for_storage(self, fd: i32) -> bool;
         fn verdict_in_worker(self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict;
         fn asks_elsewhere(self) -> bool;
+        fn seen_by_filters(self) -> [u32; 6];
         fn write_back_cancelled(self) -> ();
         fn extra(self) -> Option<[u64; 2]>;
         fn slot(self) -> u32;

@@ -11,6 +11,7 @@
 
 use super::{call, reject_fixed_file, reject_unused, Context, Field, Identity, OnRing, Operation, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
+use crate::os::arch::O_LARGEFILE;
 use crate::os::{is_at_hand, user_read, user_read_slice};
 use crate::resource::files::FixedFile;
 use crate::Errno;
@@ -28,6 +29,8 @@ const OPEN_HOW_BYTES: u32 = 24;
 const RESOLVE_CACHED: u64 = 0x20;
 /// The open flags of 64-bit Linux: openat2(2) refuses all others.
 const OPEN_FLAGS: u64 = 0x7f_ffc3;
+/// `__O_TMPFILE`: the part of O_TMPFILE that is not O_DIRECTORY.
+const TMPFILE: u64 = (libc::O_TMPFILE & !libc::O_DIRECTORY) as u64;
 
 /// An operation of this family, with its arguments.
 #[derive(Debug)]
@@ -170,6 +173,14 @@ impl Operation for Fs {
         None // readiness is remembered for files only
     }
 
+    fn seen_by_filters(&self) -> [u32; 6] {
+        let Fs::Open(open) = self else { return [0; 6] };
+        let OpenHow { flags, mode, resolve } = open.how_in_kernel();
+        let words = [flags, mode, resolve].map(|value| [value as u32, (value >> 32) as u32]);
+        let [[a, b], [c, d], [e, f]] = words;
+        [a, b, c, d, e, f]
+    }
+
     fn asks_elsewhere(&self) -> bool {
         let Fs::Statx { dirfd, path, flags, .. } = self else { return false };
         !is_at_hand(*dirfd, path.as_c_str(), flags & libc::AT_SYMLINK_NOFOLLOW as u32 == 0)
@@ -297,7 +308,7 @@ impl OpenHow {
 
     /// True if the kernel makes the plain call on a worker from the start (`io_openat_force_async`).
     fn is_forced_to_worker(&self) -> bool {
-        self.has(libc::O_CREAT) || self.has(libc::O_TRUNC)
+        self.flags & ((libc::O_CREAT | libc::O_TRUNC) as u64 | TMPFILE) != 0
     }
 
     /// True if openat(2) does the same with these flags; it ignores flags that openat2(2) refuses.
@@ -356,6 +367,25 @@ impl Open {
             Err(Errno::NXIO) if waits_on_worker => Verdict::NeedsWorker(Punt::WouldWait),
             Err(error) => Verdict::error(error),
         }
+    }
+
+    /// Returns the arguments as the kernel keeps them: for OPENAT without what openat(2) ignores (`build_open_how` in
+    /// fs/open.c), and with O_LARGEFILE, which every open on a 64-bit kernel has.
+    fn how_in_kernel(&self) -> OpenHow {
+        let OpenHow { mut flags, mut mode, resolve } = self.how;
+        let path = libc::O_PATH as u64;
+        if !self.strict {
+            flags &= OPEN_FLAGS;
+            if flags & path != 0 {
+                flags &= path | (libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC) as u64;
+            }
+            let makes_a_file = flags & (libc::O_CREAT as u64 | TMPFILE) != 0;
+            mode &= if makes_a_file { 0o7777 } else { 0 };
+        }
+        if flags & path == 0 {
+            flags |= O_LARGEFILE;
+        }
+        OpenHow { flags, mode, resolve }
     }
 
     fn dirfd(&self) -> usize {

@@ -162,6 +162,17 @@ impl Operation for Net {
         }
     }
 
+    fn seen_by_filters(&self) -> [u32; 6] {
+        match self {
+            // Linux 7.3.4 shows the type without its flags.
+            Net::Socket(Socket { domain, kind, protocol, .. }) => {
+                [*domain as u32, kind & SOCKET_TYPE_MASK, *protocol, 0, 0, 0]
+            }
+            Net::Connect(connect) => connect.address.seen_by_filters(),
+            _ => [0; 6],
+        }
+    }
+
     fn slot(&self) -> u32 {
         match self {
             Net::Accept(accept) => accept.slot,
@@ -541,6 +552,27 @@ impl Address {
         let mut bytes = vec![0u8; length].into_boxed_slice();
         user_read_slice(address, &mut bytes)?;
         Ok(Address(bytes))
+    }
+
+    /// Returns the family, the port, and an address of four or 16 bytes, in the words in which filters see them. Without
+    /// all bytes of the family's structure there is only the family. Source: `io_connect_bpf_populate` in io_uring/net.c.
+    fn seen_by_filters(&self) -> [u32; 6] {
+        let mut seen = [0; 6];
+        let Some(family) = self.0.first_chunk() else { return seen };
+        seen[0] = u16::from_ne_bytes(*family).into();
+        // `struct sockaddr_in` has the address behind the port, `struct sockaddr_in6` also the flow information.
+        let (bytes, at, words) = match i32::from(u16::from_ne_bytes(*family)) {
+            libc::AF_INET => (size_of::<libc::sockaddr_in>(), 4, 1),
+            libc::AF_INET6 => (size_of::<libc::sockaddr_in6>(), 8, 4),
+            _ => return seen,
+        };
+        if self.0.len() >= bytes {
+            seen[1] = u32::from_ne_bytes([self.0[2], self.0[3], 0, 0]);
+            for (word, from) in seen[2..2 + words].iter_mut().zip(self.0[at..].chunks_exact(4)) {
+                *word = u32::from_ne_bytes([from[0], from[1], from[2], from[3]]);
+            }
+        }
+        seen
     }
 
     fn pointer(&self) -> usize {

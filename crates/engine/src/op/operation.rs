@@ -93,6 +93,11 @@ pub trait Operation {
         false
     }
 
+    /// Returns the arguments that filters see, in the words of `struct io_uring_bpf_ctx` after its head.
+    fn seen_by_filters(&self) -> [u32; 6] {
+        [0; 6]
+    }
+
     /// True if the operation asks for a status that may have to come from a server or a disk. The kernel gives it to a
     /// worker, so that no submission waits.
     fn asks_elsewhere(&self) -> bool {

@@ -135,7 +135,9 @@ macro_rules! plain {
         unsafe impl Plain for $t {}
     )* };
 }
-plain!(u8, u16, u32, u64, i32, i64, [usize; 2], [u64; 2], [u32; 2], [u64; 3], [u64; 4], [u64; 7], [u64; 8]);
+plain!(
+    u8, u16, u32, u64, i32, i64, [usize; 2], [u64; 2], [u32; 2], [u64; 3], [u64; 4], [u64; 7], [u64; 8], [u64; 9]
+);
 plain!(
     anyring_abi::Sqe,
     anyring_abi::Cqe,

@@ -7,7 +7,7 @@
 
 use super::{Id, Request};
 use crate::Errno;
-use anyring_abi::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN};
+use anyring_abi::{IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN};
 use std::collections::VecDeque;
 
 /// The requests, or heads of chains, that wait for earlier requests.
@@ -63,6 +63,13 @@ impl Drain {
         if self.drains_behind_chain {
             request.flags |= IOSQE_IO_DRAIN;
         }
+    }
+
+    /// Returns the `IOSQE_*` flags that that request gets.
+    pub fn flags(&self) -> u8 {
+        let active = if self.active { IOSQE_ASYNC } else { 0 };
+        let drains = if self.drains_behind_chain { IOSQE_IO_DRAIN } else { 0 };
+        active | drains
     }
 
     /// Records that a request, or a chain, was refused. It ends at once and does not go through the queue.

@@ -2,6 +2,7 @@
 //! disabled, and they hold from the moment the ring is enabled. Source: `io_register_restrictions` in
 //! io_uring/register.c, `io_check_restriction` in io_uring/io_uring.c.
 
+use super::filters::Filters;
 use crate::os::{user_read, version};
 use crate::Errno;
 use anyring_abi::{
@@ -19,7 +20,7 @@ const ENTRY_BYTES: u64 = 16;
 const _: () = assert!(REGISTER_CALLS <= 64 && Opcode::COUNT <= 128, "bits of the sets");
 
 /// The calls, opcodes and flags that a ring allows.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 pub struct Restrictions {
     register_calls: u64,
     opcodes: u128,
@@ -29,6 +30,8 @@ pub struct Restrictions {
     /// SQEs sets both.
     of_calls: bool,
     of_sqes: bool,
+    /// Programs that decide about requests. They need no restrictions, and a ring may get them at any time.
+    pub filters: Filters,
 }
 
 impl Restrictions {
@@ -62,6 +65,11 @@ impl Restrictions {
             }
         }
         Ok(restrictions)
+    }
+
+    /// True if restrictions were registered. False if there are only filters.
+    pub fn are_registered(&self) -> bool {
+        self.of_calls || self.of_sqes
     }
 
     /// Fails with `EACCES` for an SQE that is not allowed.

@@ -14,7 +14,7 @@ use crate::shared::member::{record_lock, MAKER};
 use crate::thread::tables;
 use crate::Errno;
 use anyring_abi::Cqe;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{fence, Ordering};
 
 impl Ring {
     /// Gives a pooled ring its state. No other thread can find the ring yet.
@@ -259,7 +259,8 @@ impl RingGuard {
         !died && (control.member == MAKER || control.lives(MAKER))
     }
 
-    /// Makes the process, a forked child, a member of the ring.
+    /// Makes the process, a forked child, a member of the ring. Fails if the ring has got filters that this process does
+    /// not have.
     pub(crate) fn join(&mut self) -> Result<(), Errno> {
         if crate::thread::tables::shares_descriptors() {
             // Relaxed: a process that does not read the 1 yet has checked the lock before this process is a member.
@@ -271,6 +272,13 @@ impl RingGuard {
             // Threads that already sleep on the ring do not look for dead members.
             self.control.lock_post().waiters().bump();
             self.wake();
+        }
+        // Partner: the fence in `register::filter`.
+        fence(Ordering::SeqCst);
+        let filters = self.restrictions.as_ref().map_or(0, |restrictions| restrictions.filters.count());
+        if self.control.header().filters.load(Ordering::Relaxed) as usize != filters {
+            self.control.member = NO_MEMBER;
+            return Err(Errno::ACCESS);
         }
         if let Err(error) = resize::follow_areas(self) {
             self.control.member = NO_MEMBER;

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod first_call;
+mod screen;
 #[cfg(test)]
 mod tests;
 
@@ -385,10 +386,15 @@ impl RingGuard {
                 return self.refuse(sqe, error, 0, on_its_way);
             }
             self.handle_earlier(op, &target);
-            if self.chaos.is_some() {
-                // Each request gets a slot and a turn, so that chaos can hold it back.
-                self.accept_in_order(op, opcode, row, sqe, on_its_way);
-                return self.accepted();
+            if self.screens {
+                if let Err(error) = self.ask_filters(op, opcode, sqe) {
+                    return self.refuse(sqe, error, op.cqe_flags(), on_its_way);
+                }
+                if self.chaos.is_some() {
+                    // Each request gets a slot and a turn, so that chaos can hold it back.
+                    self.accept_in_order(op, opcode, row, sqe, on_its_way);
+                    return self.accepted();
+                }
             }
         }
         let is_alone = match sqe.flags & NOT_ALONE {
@@ -545,6 +551,9 @@ impl RingGuard {
             }
             if let Some(restrictions) = &self.restrictions {
                 restrictions.check_sqe(opcode, sqe.flags)?;
+                if matches!(opcode, Opcode::Nop | Opcode::Nop128) {
+                    self.ask_about_nop(opcode, row, sqe)?;
+                }
             }
         }
         if (sqe.ioprio != 0 && !row.ioprio) || sqe.personality != 0 {

@@ -102,7 +102,7 @@ pub struct State {
     pub disabled: bool,
     /// The state of a ring of polled devices (`anyring_abi::IORING_SETUP_IOPOLL`).
     pub iopoll: Option<Box<IoPoll>>,
-    /// The operations that the program allowed on the ring, enforced once the ring is enabled.
+    /// The operations that the program allowed on the ring, enforced once the ring is enabled; and the ring's filters.
     pub restrictions: Option<Box<Restrictions>>,
     /// The program's settings for busy polling.
     pub napi: Napi,
@@ -116,6 +116,8 @@ pub struct State {
     pub wait_region: Option<Region>,
     /// The fault injection of `anyring chaos`, if it is on.
     pub chaos: Option<Box<crate::chaos::Chaos>>,
+    /// True if chaos or filters look at each prepared request.
+    pub screens: bool,
     /// The state of a Linux AIO context, if the ring is one.
     pub aio: Option<Box<Context>>,
 }
@@ -278,6 +280,7 @@ impl State {
             clock: Clock::Monotonic,
             wait_region: None,
             chaos: None,
+            screens: false,
             aio: None,
         })
     }

@@ -87,6 +87,8 @@ pub struct Header {
     pub area: AtomicU64,
     /// One past the highest member number ever used.
     pub members_end: AtomicU32,
+    /// Number of filters that the ring's processes have.
+    pub filters: AtomicU32,
     /// CQ tail in the low half, backlog head in the high half. Moving a CQE from the backlog to the CQ changes both,
     /// so both are in one word. If a process dies between two stores, the CQE can be neither duplicated nor lost.
     position: AtomicU64,

@@ -4,6 +4,7 @@ mod aio_calls;
 mod aio_events;
 mod aio_polls;
 mod aio_requests;
+mod bpf_filter;
 mod buffer_rings;
 mod buffer_rings_select;
 mod buffers_provided;

@@ -608,10 +608,3 @@ fn ring_fd_register_by_index(cx: &Context) {
     assert_eq!(ring.door.register(0, opcode, address(&numbers) as usize, 1), 0);
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0), 0);
 }
-
-/// A filter program without instructions is refused before its other requirements are checked.
-#[case(since = "7.0")]
-fn filter_that_is_none_is_refused(cx: &Context) {
-    let (ring, none) = (cx.ring(4), [u64::MAX; 16]);
-    assert!(ring.register(IORING_REGISTER_BPF_FILTER, address(&none) as usize, 1) < 0);
-}

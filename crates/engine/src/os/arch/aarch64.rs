@@ -23,6 +23,9 @@ pub fn page_bytes() -> usize {
     }
 }
 
+/// O_LARGEFILE of open(2), which libc hides.
+pub const O_LARGEFILE: u64 = 0o400_000;
+
 /// One past the highest address of a program (`TASK_SIZE_MAX`).
 pub const ADDRESSES_END: u64 = 1 << 52;
 

@@ -13,6 +13,9 @@ pub const fn page_bytes() -> usize {
     4096
 }
 
+/// O_LARGEFILE of open(2), which libc hides.
+pub const O_LARGEFILE: u64 = 0o100_000;
+
 /// One past the highest address of a program (`TASK_SIZE_MAX`).
 pub const ADDRESSES_END: u64 = 0x7fff_ffff_f000;
 
