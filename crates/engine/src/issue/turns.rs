@@ -160,7 +160,8 @@ impl RingGuard {
         let request = &self.slab[id];
         let by_worker = request.in_worker || request.flags & IOSQE_ASYNC != 0;
         let Some(fd) = request.target.number() else { return false };
-        if by_worker || request.op.is_multishot() || self.ring().defers() {
+        let is_multishot = request.op.is_multishot() && !request.op.sends_bundle();
+        if by_worker || is_multishot || self.ring().defers() {
             return false;
         }
         // A worker makes a request on a file that cannot be polled.

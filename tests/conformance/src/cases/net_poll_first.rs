@@ -51,6 +51,20 @@ fn bundles_are_made_in_the_submission(cx: &Context) {
     assert_eq!(ring.wait().res, 8, "the first two buffers");
 }
 
+#[case(own_flags, undisturbed, since = "6.10")]
+fn bundles_are_sent_in_the_submission(cx: &Context) {
+    for flags in [0, IORING_SETUP_COOP_TASKRUN] {
+        for (a, _b) in [unix_pair(libc::SOCK_STREAM), pair()] {
+            let mut ring = cx.ring_with(8, flags);
+            let _group = BufferRing::filled(&ring, 1, 4, 8);
+            let sqe = prep(Opcode::Send, fd(&a), 0, 0, 0).with(IOSQE_BUFFER_SELECT).buffer(1);
+            ring.go(sqe.ioprio(FIRST | IORING_RECVSEND_BUNDLE as u16));
+            assert_eq!(ring.cq_ready(), 1);
+            assert_eq!(ring.wait().res, 32, "all four buffers");
+        }
+    }
+}
+
 /// Those that polled first come after the submission, in order.
 #[case(undisturbed)]
 fn several_on_one_socket(cx: &Context) {
