@@ -1,6 +1,6 @@
 //! Finds the function, source file and line of places in the program's code. The engine's log has a place as
-//! `FILE+0xADDRESS`, and the file's debug information and symbols give the rest, or those of a file that is kept apart. For generated code the file is a
-//! perf map, which has the names.
+//! `FILE+0xADDRESS`. The file's debug information and symbols give the rest. They may be in a file that is kept apart.
+//! For generated code the file is a perf map, which has the names.
 
 use addr2line::{demangle_auto, Loader};
 use object::Object;
@@ -73,8 +73,8 @@ impl Places {
     }
 }
 
-/// The file with the debug information of a program or library: a file apart if there is one with the same build ID,
-/// else the file itself. The places are those of gdb(1), "Debugging Information in Separate Files".
+/// Returns the file with the debug information of a program or library. If there is a separate file with the same build
+/// ID, it is that file, else the file itself. gdb's manual, "Debugging Information in Separate Files", lists the places.
 fn debug_file(file: &str) -> PathBuf {
     apart(Path::new(file)).unwrap_or_else(|| file.into())
 }

@@ -369,8 +369,8 @@ impl Open {
         }
     }
 
-    /// Returns the arguments as the kernel keeps them: for OPENAT without what openat(2) ignores (`build_open_how` in
-    /// fs/open.c), and with O_LARGEFILE, which every open on a 64-bit kernel has.
+    /// Returns the arguments as the kernel keeps them. They have O_LARGEFILE, as every open on a 64-bit kernel. Those of
+    /// OPENAT lack the bits that openat(2) ignores. Source: `build_open_how` in fs/open.c.
     fn how_in_kernel(&self) -> OpenHow {
         let OpenHow { mut flags, mut mode, resolve } = self.how;
         let path = libc::O_PATH as u64;

@@ -22,7 +22,7 @@ pub struct Filters {
     denied: u128,
 }
 
-/// What a filter sees of a request: `struct io_uring_bpf_ctx`.
+/// A request as a filter sees it: `struct io_uring_bpf_ctx`.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
     /// `user_data` of the SQE.

@@ -158,7 +158,7 @@ fn read(file: &fs::File, offset: u64, count: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What a path leads to.
+/// Returns the file to which a path leads, with its contents.
 fn content_of(path: &[u8], recording: &Recording) -> Option<Content> {
     let path = Path::new(OsStr::from_bytes(path));
     let about = fs::symlink_metadata(path).ok()?;

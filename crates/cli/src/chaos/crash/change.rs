@@ -23,7 +23,7 @@ impl Born {
     }
 }
 
-/// What a name led to, before the name was removed.
+/// A file to which a name led, before the name was removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
     pub file: File,
@@ -69,7 +69,7 @@ pub enum Change {
     Rename {
         from: Vec<u8>,
         to: Vec<u8>,
-        /// What `to` led to before.
+        /// The file to which `to` led before.
         replaced: Option<Content>,
         /// Both names were exchanged (RENAME_EXCHANGE).
         exchanged: bool,
