@@ -109,7 +109,10 @@ case $side in
     esac
     ;;
   oracle)
-    if [ -n "${KERNEL:-}" ]; then oracle_of "$KERNEL" && exit; fi
+    if [ -n "${KERNEL:-}" ]; then
+      oracle_of "$KERNEL" || exit # never go on with this machine's kernel
+      exit
+    fi
     natively --repeat 2 --record "$record" ${ADD:+--add}
     cd "$here"
     cargo xtask conformance
