@@ -221,6 +221,7 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
     record.map_or(Ok(()), |record| record.finish(&traced.head, &traced.tail))?;
     outputs.finish(&traced.report, &traced.head)?;
     if let Some(changed) = options.verify.as_deref() {
+        traced.subject.unblock_signals();
         before.verify(traced.head.by_kernel, &program, changed)?;
     }
     traced.end_as_it_did()

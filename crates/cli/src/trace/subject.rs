@@ -72,6 +72,16 @@ impl Subject {
         }
     }
 
+    /// Lets signals act on this process again, as before the trace. The program has ended.
+    pub fn unblock_signals(&self) {
+        let signals = match self {
+            Subject::Child(child) => &child.signals,
+            Subject::Running(running) => &running.signals,
+        };
+        // SAFETY: a set of this process, and no place for the mask before.
+        unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, signals, std::ptr::null_mut()) };
+    }
+
     /// Returns the exit status for a program that ended with `status`. If a signal killed the program, this process
     /// dies by the same signal.
     pub fn end_as_it_did(&self, status: i32) -> Result<i32, Failure> {

@@ -7,7 +7,7 @@ use crate::{library, output};
 use anyring_lab::statistics::median;
 use anyring_trace::time;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{parent_id, CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -50,6 +50,18 @@ impl Before {
         command.args(["run", "--backend", backend, "--"]).args(words).env_clear();
         command.envs(self.0.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let parent = std::process::id();
+        // SAFETY: the closure makes two system calls, which a forked child may make.
+        unsafe {
+            command.pre_exec(move || {
+                // A signal that ends this process ends the run, too.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                match parent_id() == parent {
+                    true => Ok(()),
+                    false => Err(std::io::ErrorKind::Interrupted.into()),
+                }
+            })
+        };
         let began = Instant::now();
         let child = command.spawn().map_err(|error| failed(error.to_string()))?;
         let (status, cpu_ns) = wait(child.id() as libc::pid_t);
