@@ -7,11 +7,11 @@
 //!
 //! - The last waits were ended by messages, each within [`LONGEST_NS`]. A spin that finds nothing halves what was
 //!   earned, so an idle ring spins once or twice, and then no more.
-//! - Spins that find nothing take no more than one hundredth of the time ([`SHARE`]).
+//! - Spins that find nothing take no more than one hundredth of the time (`SHARE`).
 //! - A CPU is idle. There is no cheap way to ask: /proc/loadavg takes three calls and a descriptor, and a program's
 //!   filter may kill for them. But if another thread waits for the CPU of a thread that spins, the kernel gives that
 //!   CPU away within some milliseconds. The spinning thread sees by the clock that it did not run. That ends all spins
-//!   on the ring for a while, and for longer each time ([`FIRST_PAUSE_NS`], [`LONGEST_PAUSE_NS`]).
+//!   on the ring for a while, and for longer each time (`FIRST_PAUSE_NS`, `LONGEST_PAUSE_NS`).
 //!
 //! All of this is part of a ring's state, under its lock.
 
@@ -65,7 +65,7 @@ pub enum Found {
 pub struct Limits {
     /// See [`LONGEST_NS`].
     pub longest_ns: u64,
-    /// See [`LOST_NS`].
+    /// See `LOST_NS`.
     pub lost_ns: u64,
 }
 
