@@ -577,7 +577,6 @@ static void *stay(void *nothing) {
 }
 
 /* Gives up root's rights in a process with `others` more threads, a sleeping worker, a polling thread and a wait. */
-   */
 static void give_up(int others) {
     struct io_uring ring, polled;
     struct io_uring_params params = {.flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 20};
