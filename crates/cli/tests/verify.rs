@@ -45,9 +45,9 @@ fn a_signal_ends_the_turns() {
     let folder = tempfile::tempdir().expect("a folder");
     let pid_file = folder.path().join("pid");
     let changed = format!("echo $$ >{0}.new; mv {0}.new {0}; exec sleep 600", pid_file.display());
-    let mut trace =
-        anyring(&["trace", "--backend", "user", "--verify", &changed, "--", "true"]).spawn().expect("a trace");
-    let patience = Instant::now() + Duration::from_secs(60);
+    let mut trace = anyring(&["trace", "--backend", "user", "--verify", &changed, "--", "true"]);
+    let mut trace = trace.stderr(Stdio::null()).spawn().expect("a trace");
+    let patience = Instant::now() + Duration::from_secs(300);
     let turn = loop {
         if let Ok(text) = std::fs::read_to_string(&pid_file) {
             break text.trim().to_owned();
