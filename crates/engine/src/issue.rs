@@ -110,7 +110,8 @@ impl RingGuard {
     }
 
     fn attempt_request(&mut self, id: Id, first: bool) -> Verdict {
-        if self.is_others(id) && !self.slab[id].op.will_poll_first() {
+        let request = &self.slab[id];
+        if request.is_others() && !request.op.will_poll_first() {
             return self.leave_to_creds_pool(id);
         }
         if first && self.recorder.is_some() {

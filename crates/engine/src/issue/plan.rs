@@ -33,7 +33,7 @@ impl State {
     pub(super) fn plan_turn(&mut self, id: Id) -> Step {
         let request = &self.slab[id];
         let polls_first = request.op.will_poll_first();
-        if self.is_others(id) && !polls_first {
+        if request.is_others() && !polls_first {
             return Step::Worker(Approach::AttemptFirst, Punt::Identity);
         }
         let Some(row) = row(request.opcode).filter(|row| row.on_worker) else { return Step::Attempt };

@@ -466,10 +466,3 @@ impl RingGuard {
         }
     }
 }
-
-impl crate::ring::State {
-    /// True if a credentials pool must make a request, since the calling thread is not its submitter.
-    pub fn is_others(&self, id: Id) -> bool {
-        self.slab[id].is_others()
-    }
-}
