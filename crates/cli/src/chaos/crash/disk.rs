@@ -1,9 +1,11 @@
 //! The possible contents of a disk after a loss of power, for a file system that writes names in order.
 //!
 //! - Changes of names become durable in their order. Any sync of a file or folder makes all earlier changes of names
-//!   durable, and so does a write with O_DSYNC. Creating, changing and removing a name are such changes, and so is setting a file's size.
+//!   durable, and so does a write with O_DSYNC. Creating, changing and removing a name are such changes. So is setting
+//!   a file's size.
 //! - Bytes become durable by a sync of their file that began after they were written, or by O_DSYNC and the like. A
-//!   sync of a range (sync_file_range(2)) does not make a new size durable, so it only helps bytes within the size. Until then each sector of each write may be on the disk or not, independently of the others.
+//!   sync of a range (sync_file_range(2)) does not make a new size durable, so it only helps bytes within the size.
+//!   Until then each sector of each write may be on the disk or not, independently of the others.
 //! - A file's size follows from the changes that are on the disk.
 
 use super::change::{Change, Content, File};
