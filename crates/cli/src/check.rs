@@ -241,15 +241,14 @@ fn expectations(options: &CheckOptions, except: &[String], report: &Report) -> V
         stated.push(Expectation { expectation, holds: evidence.is_empty(), evidence });
     };
     if options.no_punts {
-        let punted = kinds().filter(|(_, kinds)| kinds.worker != 0).map(|(ring, kinds)| {
-            let Kinds { worker, count, .. } = kinds;
-            format!("ring {ring}: {worker} of {count} {} went to a worker", kinds.kind)
+        let punted = kinds().filter(|(_, kinds)| kinds.punted() != 0).map(|(ring, kinds)| {
+            format!("ring {ring}: {} of {} {} went to a worker", kinds.punted(), kinds.count, kinds.kind)
         });
         state("--no-punts".to_owned(), punted.collect());
     }
     if let Some(most) = options.max_worker_share {
         let (all, by_worker) =
-            kinds().fold((0, 0), |(all, worker), (_, kinds)| (all + kinds.count, worker + kinds.worker));
+            kinds().fold((0, 0), |(all, worker), (_, kinds)| (all + kinds.count, worker + kinds.punted()));
         let share = 100.0 * by_worker as f64 / all.max(1) as f64;
         let above = (share > most).then(|| format!("{by_worker} of {all} requests, {share:.1}%, went to a worker"));
         state(format!("--max-worker-share {most}%"), above.into_iter().collect());

@@ -228,6 +228,8 @@ mutations! {
         WritesToOneFileAtOnce "writes-to-one-file-at-once"
             Unit "wq::hashed::tests::jobs_of_one_inode_come_one_by_one_and_in_order",
             "Several workers write to one file at the same time.";
+        LateCopiesGoOn "late-copies-go-on" Unit "wq::parallel::tests::late_workers_get_nothing_for_a_while",
+            "Workers get copies although other threads keep them from their CPU.";
         NobodyWatches "nobody-watches" Unit "wq::quick::tests::a_read_that_sleeps_keeps_no_other_for_long",
             "A worker that sleeps in a read delays the jobs queued after it.";
         JobKeepsTheNumber "job-keeps-the-number" Unit "wq::fd::tests::a_number_that_is_replaced_is_not_used_again",

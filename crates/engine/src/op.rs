@@ -61,11 +61,14 @@ pub enum Punt {
     Direct,
     /// Only a thread with the submitter's identity may make the request.
     Identity,
+    /// The worker copies data from the page cache, while the submitting thread copies more of it.
+    Parallel,
 }
 
 impl Punt {
     /// All reasons, in the order of the variants.
-    pub const ALL: [Punt; 5] = [Punt::AskedFor, Punt::WouldWait, Punt::NoForm, Punt::Direct, Punt::Identity];
+    pub const ALL: [Punt; 6] =
+        [Punt::AskedFor, Punt::WouldWait, Punt::NoForm, Punt::Direct, Punt::Identity, Punt::Parallel];
 
     /// The name of the reason in a trace.
     pub fn name(self) -> &'static str {
@@ -75,6 +78,7 @@ impl Punt {
             Punt::NoForm => "no_nonblocking_form",
             Punt::Direct => "direct",
             Punt::Identity => "identity",
+            Punt::Parallel => "parallel",
         }
     }
 }

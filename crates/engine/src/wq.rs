@@ -8,6 +8,7 @@ mod fd;
 pub mod futex;
 pub mod hashed;
 mod job;
+mod parallel;
 pub mod personality;
 mod quick;
 pub mod waitid;
@@ -25,6 +26,7 @@ use crate::thread::{caught, is_needed};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use hashed::{Hashed, Inode};
 use job::Left;
+use parallel::Parallel;
 use quick::Quick;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +44,8 @@ struct Pool {
     hashed: Hashed,
     /// Statistics of reads that mostly do not sleep.
     quick: Quick,
+    /// The reads that workers make while their submitting thread makes others.
+    parallel: Parallel,
     threads: u32,
     /// Number of threads that sleep because there are no jobs.
     idle: u32,
@@ -71,6 +75,7 @@ impl Pool {
         closes: VecDeque::new(),
         hashed: Hashed::NONE,
         quick: Quick::NONE,
+        parallel: Parallel::NONE,
         threads: 0,
         idle: 0,
         looking: false,
@@ -123,8 +128,10 @@ impl Pool {
         }
         self.running[jobs[0].class] += 1;
         self.waiting += u32::from(jobs[0].approach == Approach::Started);
-        if jobs[0].approach == Approach::Quick {
-            self.quick.begin();
+        match jobs[0].approach {
+            Approach::Quick => self.quick.begin(),
+            Approach::Parallel => self.parallel.record_begun(Clock::Monotonic.now_ns()),
+            _ => {}
         }
         self.quick.record_started();
         jobs
@@ -146,8 +153,12 @@ impl Pool {
         if self.jobs.try_reserve(self.hashed.waiting() + 1).is_err() {
             return false;
         }
+        let approach = job.approach;
         let Ok(job) = self.hashed.admit(job) else { return false };
         self.jobs.extend(job);
+        if approach == Approach::Parallel {
+            self.parallel.record_queued(Clock::Monotonic.now_ns());
+        }
         self.learn();
         true
     }
@@ -155,9 +166,11 @@ impl Pool {
     /// Records that a thread has done the jobs it took.
     fn done(&mut self, ran: Ran) {
         self.running[ran.class] -= 1;
-        self.waiting -= u32::from(ran.started);
-        if ran.quick {
-            self.quick.end();
+        self.waiting -= u32::from(ran.approach == Approach::Started);
+        match ran.approach {
+            Approach::Quick => self.quick.end(),
+            Approach::Parallel => self.parallel.end(Clock::Monotonic.now_ns()),
+            _ => {}
         }
         self.jobs.extend(ran.inode.and_then(|inode| self.hashed.done(inode)));
     }
@@ -170,6 +183,7 @@ impl Pool {
         !self.closes.is_empty()
             || next.is_some_and(|job| match job.approach {
                 Approach::Plain | Approach::Trial => true,
+                Approach::Parallel => awake == 0 || self.parallel.wants_thread(),
                 Approach::Quick => awake == 0 || self.quick.wants_thread(self.jobs.len()),
                 _ => awake == 0,
             })
@@ -179,8 +193,7 @@ impl Pool {
 /// The counts that a thread has changed by taking jobs.
 struct Ran {
     class: usize,
-    started: bool,
-    quick: bool,
+    approach: Approach,
     /// The inode on which the job keeps other jobs waiting. A worker takes such a job without any other job.
     inode: Option<Inode>,
 }
@@ -189,8 +202,7 @@ impl Ran {
     /// Returns the counts of these jobs. `None` if there is no job.
     fn of(jobs: &[Arc<Job>]) -> Option<Ran> {
         let first = jobs.first()?;
-        let (started, quick) = (first.approach == Approach::Started, first.approach == Approach::Quick);
-        Some(Ran { class: first.class, started, quick, inode: first.inode })
+        Some(Ran { class: first.class, approach: first.approach, inode: first.inode })
     }
 }
 
@@ -220,6 +232,15 @@ impl Drop for Asleep {
             pool.asleep -= 1;
         }
     }
+}
+
+/// True if a worker should make a read of `bytes` bytes from the page cache, while the submitting thread makes about
+/// `others` like it.
+pub fn copies_in_parallel(bytes: u64, others: u32) -> bool {
+    POOL.lock().is_some_and(|mut pool| {
+        let awake = pool.looking;
+        pool.parallel.is_worth_it(bytes, others, awake, Clock::Monotonic.now_ns())
+    })
 }
 
 /// True if a job that changes this file is queued, or runs.
@@ -539,7 +560,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
         if let Some(job) = jobs.first() {
             *ran = Ran::of(&jobs);
             let quick = job.approach == Approach::Quick;
-            looks = quick || job.ring.submits_singly();
+            looks = quick || job.approach == Approach::Parallel || job.ring.submits_singly();
             let need = if quick { Need::of(&mut pool) } else { Need::Nothing };
             drop(pool);
             need.satisfy();
@@ -588,7 +609,7 @@ pub unsafe fn reset_after_fork() {
         core::mem::forget(core::mem::take(&mut pool.jobs));
         core::mem::forget(core::mem::take(&mut pool.closes));
         core::mem::forget(core::mem::replace(&mut pool.hashed, Hashed::NONE));
-        pool.quick = Quick::NONE;
+        (pool.quick, pool.parallel) = (Quick::NONE, Parallel::NONE);
         (pool.threads, pool.idle, pool.looking) = (0, 0, false);
         (pool.asleep, pool.waiting, pool.running) = (0, 0, [0; 2]);
     }

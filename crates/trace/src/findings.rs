@@ -249,7 +249,8 @@ fn punted(
     can: impl Fn(&FilesOn) -> Option<bool>,
 ) -> Option<(u64, Why, String, &'static str)> {
     let is_block = kinds.kind.file == "block";
-    let unasked = kinds.worker_because.iter().filter(|(why, _)| **why != Punt::AskedFor.name());
+    let unasked = kinds.worker_because.iter();
+    let unasked = unasked.filter(|(why, _)| ![Punt::AskedFor.name(), Punt::Parallel.name()].contains(*why));
     let told = unasked.map(|(why, count)| (*why, *count)).max_by_key(|(_, count)| *count);
     let punted = match told {
         Some((_, count)) => count,

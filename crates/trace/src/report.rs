@@ -8,6 +8,7 @@ use crate::names;
 use crate::processes::Processes;
 use crate::summary::Habits;
 use crate::table;
+use anyring_engine::op::Punt;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -222,6 +223,14 @@ pub struct Kinds {
     /// Sum of all latencies.
     #[serde(skip)]
     pub latency_total_ns: f64,
+}
+
+impl Kinds {
+    /// Returns the number of requests that went to a worker because they could not be completed at once.
+    pub fn punted(&self) -> u64 {
+        let parallel = self.worker_because.get(Punt::Parallel.name()).copied().unwrap_or(0);
+        self.worker.saturating_sub(parallel)
+    }
 }
 
 /// Number of requests of one kind with a latency between the previous bound and this one.

@@ -4,14 +4,17 @@
 //!
 //! Called with the ring's lock held, like everything that issues requests.
 
+use crate::memory::layout::word;
+use crate::op::rw::Rw;
 use crate::op::{row, Direction, FileUse, Op, Operation, Punt, Skip, Verdict};
 use crate::poll::{Medium, PollSet};
 use crate::request::{Id, Request, Target};
 use crate::ring::State;
 use crate::stats::Path;
-use crate::wq::Approach;
+use crate::wq::{self, Approach};
 use crate::Errno;
-use anyring_abi::IOSQE_ASYNC;
+use anyring_abi::{Opcode, IOSQE_ASYNC};
+use core::sync::atomic::Ordering;
 
 /// The next step of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +131,45 @@ impl State {
             }
         }
         Step::Attempt
+    }
+
+    /// True if a worker makes a read from the page cache, since this thread has others to make or to report. The request
+    /// was just submitted, and is no part of a chain.
+    #[cold]
+    pub(crate) fn leaves_copy(&mut self, rw: &Rw, target: &Target) -> bool {
+        let Ok(fd) = self.number_of(target) else { return false };
+        let is_plain =
+            rw.reads_at().is_some_and(|offset| offset != u64::MAX) && !rw.selects() && !rw.may_not_wait();
+        let is_copy = is_plain && !rw.is_polled() && self.iopoll.is_none() && self.poll_set.has_blocks(fd);
+        if !is_copy || self.poll_set.is_direct(fd) {
+            return false;
+        }
+        let others = self.reads_to_submit() + self.unread_cqes();
+        wq::copies_in_parallel(rw.total(), others)
+    }
+
+    /// Returns the number of SQEs that follow in the SQ, if the next one is a read. A hint: the program may change them.
+    fn reads_to_submit(&self) -> u32 {
+        let view = self.memory.view;
+        let head = self.control.header().sq_head.load(Ordering::Relaxed);
+        let tail = if view.goes_by_tail() { view.load_mapped(word::SQ_TAIL) } else { head };
+        let next = if tail == head { None } else { view.sqe_at(head) };
+        let opcode = next.and_then(|sqe| Opcode::from_u8(sqe.opcode()));
+        match opcode {
+            Some(Opcode::Read | Opcode::Readv | Opcode::ReadFixed | Opcode::ReadvFixed) => {
+                tail.wrapping_sub(head).min(view.layout().sq_entries)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns the number of CQEs that the program has not read. A hint, for the same reason.
+    fn unread_cqes(&self) -> u32 {
+        let view = self.memory.view;
+        match (view.load(word::CQ_HEAD), view.load(word::CQ_TAIL)) {
+            (Ok(head), Ok(tail)) => tail.wrapping_sub(head).min(view.layout().cq_entries),
+            _ => 0,
+        }
     }
 
     /// True if a first attempt to read is postponed. No attempt is postponed while no other request waits on the ring.

@@ -74,7 +74,7 @@ impl RingGuard {
 
     /// Queues a request to a worker that makes the plain call.
     pub(super) fn punt_plainly(&mut self, id: Id, why: Punt) {
-        let approach = self.plain_approach(id);
+        let approach = if why == Punt::Parallel { Approach::Parallel } else { self.plain_approach(id) };
         self.punt(id, approach, why);
     }
 

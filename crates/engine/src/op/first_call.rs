@@ -62,6 +62,13 @@ impl FirstCall {
         self.offset.is_some_and(|offset| (address | bytes | offset as usize).is_multiple_of(512))
     }
 
+    /// True if a worker may make the read, while the submitting thread makes others: see `leaves_copy` in issue/plan.rs.
+    #[inline]
+    pub fn may_be_left(&self) -> bool {
+        let [_, bytes] = self.buffer;
+        bytes as u64 >= rw::LARGE_BYTES && self.offset.is_some() && self.direction == Direction::Read
+    }
+
     /// Makes the call without waiting. On a file without a position it makes the same call as `Rw::assume_stream`.
     #[inline]
     pub fn make(&self, is_stream: bool) -> Result<usize, Errno> {

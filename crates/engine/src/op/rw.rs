@@ -36,6 +36,9 @@ const MAX_IOVECS: u32 = libc::UIO_MAXIOV as u32;
 /// The offset that means "the file's own position" (pread2(2), io_uring_enter(2)).
 pub(super) const CURRENT_POSITION: u64 = u64::MAX;
 
+/// The fewest bytes of a read that a worker may make although the data is cached (`wq/parallel.rs`).
+pub const LARGE_BYTES: u64 = 64 << 10;
+
 /// A read or a write.
 #[derive(Debug)]
 pub struct Rw {

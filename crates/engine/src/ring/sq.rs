@@ -12,7 +12,8 @@ use crate::forced::{point, Point};
 use crate::memory::layout::{word, LARGE_SHIFT};
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::{flags_of_filled, refused_flags, refused_send};
-use crate::op::{self, definition, AtOnce, Definition, Direction, FileUse, Identity, Op, Verdict};
+use crate::op::rw::LARGE_BYTES;
+use crate::op::{self, definition, AtOnce, Definition, Direction, FileUse, Identity, Op, Punt, Verdict};
 use crate::request::drain::Drain;
 use crate::request::{Request, Target};
 use crate::ring::batch::Poster;
@@ -408,7 +409,12 @@ impl RingGuard {
             return self.accepted();
         }
         self.record(|it| it.submit_alone(sqe, &target));
-        let verdict = self.attempt_inline(op, &target);
+        let verdict = match &mut *op {
+            Op::Rw(rw) if rw.total() >= LARGE_BYTES && self.leaves_copy(rw, &target) => {
+                Verdict::NeedsWorker(Punt::Parallel)
+            }
+            op => self.attempt_inline(op, &target),
+        };
         self.conclude(op, opcode, row, sqe, verdict, on_its_way)
     }
 

@@ -49,6 +49,9 @@ pub enum Approach {
     ByCaller,
     /// The plain call, which mostly does not sleep (`wq/quick.rs`).
     Quick,
+    /// An attempt, which mostly copies from the page cache while the submitting thread copies (`wq/parallel.rs`). If it
+    /// would wait, the plain call.
+    Parallel,
     /// Makes the call of `Started`, to find out whether attempts begin transfers on this kernel.
     Trial,
 }
@@ -270,12 +273,12 @@ impl Job {
                 verdict => verdict,
             },
             (Approach::Started, None) => plain_asleep(op),
-            (Approach::Started, Some(before_waiting)) => match attempt(op) {
+            (Approach::Started | Approach::Parallel, before_waiting) => match attempt(op) {
                 Verdict::WouldBlock(_)
                 | Verdict::Skipped(..)
                 | Verdict::NeedsWorker(_)
                 | Verdict::NeedsWorkerWhenReady(_) => {
-                    before_waiting();
+                    before_waiting.into_iter().for_each(|before_waiting| before_waiting());
                     plain_asleep(op)
                 }
                 verdict => verdict,

@@ -67,6 +67,7 @@ mod rw_direct;
 mod rw_direct_flight;
 mod rw_file;
 mod rw_fixed_vectors;
+mod rw_large;
 mod rw_order;
 mod rw_other;
 mod rw_page_cache;

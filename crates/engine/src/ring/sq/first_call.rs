@@ -71,6 +71,9 @@ impl State {
         if descriptors::is_own(call.fd) || descriptors::is_ring(call.fd) {
             return None;
         }
+        if call.may_be_left() {
+            return None;
+        }
         let is_stream = self.poll_set.attempts_next(call.fd, call.direction, call.may_be_direct())?;
         if self.poll_set.armed() != 0 && self.poll_set.begin_turn(call.fd, call.direction) {
             return None;

@@ -5,8 +5,12 @@ use crate::memory::Area;
 use crate::os::{user_write, Os, Sys};
 use crate::process;
 use crate::ring::table;
-use anyring_abi::{Params, Sqe, IORING_OFF_SQES, IORING_SETUP_NO_SQARRAY, IOSQE_ASYNC};
+use crate::Enter;
+use anyring_abi::{
+    Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_OFF_SQES, IORING_SETUP_NO_SQARRAY, IOSQE_ASYNC,
+};
 use core::sync::atomic::Ordering;
+use std::os::fd::AsRawFd;
 
 #[test]
 fn a_process_that_joins_between_two_sqes_makes_neither_uncounted() {
@@ -28,4 +32,71 @@ fn a_process_that_joins_between_two_sqes_makes_neither_uncounted() {
     drop(guard);
     process::closing(fd);
     Sys::close(fd);
+}
+
+/// Bytes of each read below.
+const MIB: usize = 1 << 20;
+
+/// Submits these reads of a file of two MiB on a new ring. Returns the number that went to workers, after all have
+/// completed.
+fn left_to_workers(reads: &[Sqe]) -> usize {
+    let mut params = Params { flags: IORING_SETUP_NO_SQARRAY, ..Params::default() };
+    let fd = crate::setup(8, &raw mut params as u64).expect("a ring");
+    let ring = table::ring(fd).expect("the ring");
+    let mut guard = ring.lock().expect("the ring");
+    let Some(Area::Memory(sqes)) = guard.mapping(IORING_OFF_SQES.into()) else { panic!("no SQEs") };
+    for (place, read) in reads.iter().enumerate() {
+        user_write((sqes + 64 * place) as u64, read).expect("mapped");
+    }
+    let count = reads.len() as u32;
+    guard.memory.view.store(word::SQ_TAIL, count).expect("mapped");
+    assert_eq!(guard.submit(count), Ok(count));
+    let left = guard.slab.len();
+    drop(guard);
+    let wait = Enter {
+        fd: fd as u32,
+        min_complete: count,
+        flags: IORING_ENTER_GETEVENTS,
+        to_submit: 0,
+        arg: 0,
+        arg_size: 0,
+    };
+    assert_eq!(crate::enter(&wait), Ok(0));
+    let guard = ring.lock().expect("the ring");
+    assert_eq!(guard.memory.view.load(word::CQ_TAIL), Ok(count));
+    drop(guard);
+    process::closing(fd);
+    Sys::close(fd);
+    left
+}
+
+#[test]
+fn one_of_two_large_reads_goes_to_a_worker() {
+    if crate::os::usable_cpus() < 2 {
+        return println!("skipped: there is one CPU only");
+    }
+    let path = std::env::temp_dir().join(format!("anyring-large-{}", std::process::id()));
+    std::fs::write(&path, vec![7; 2 * MIB]).expect("a file");
+    let file = std::fs::File::open(&path).expect("the file");
+    std::fs::remove_file(&path).expect("the file");
+    let mut buffers = vec![0u8; 2 * MIB];
+    let iovec = libc::iovec { iov_base: buffers.as_mut_ptr().cast(), iov_len: 1 };
+    let args = [file.as_raw_fd() as usize, &raw const iovec as usize, 1, 0, 0, libc::RWF_NOWAIT as usize];
+    if crate::os::syscall(libc::SYS_preadv2, args) != 1 {
+        return println!("skipped: the file system of {} does not support RWF_NOWAIT", path.display());
+    }
+    let address = buffers.as_mut_ptr() as u64;
+    let read = |place: usize, off: u64| Sqe {
+        opcode: Opcode::Read as u8,
+        fd: file.as_raw_fd(),
+        addr: address + (place * MIB) as u64,
+        len: MIB as u32,
+        off,
+        ..Sqe::default()
+    };
+    let nop = Sqe::default();
+    assert_eq!(left_to_workers(&[read(0, 0), read(1, MIB as u64)]), 1);
+    assert_eq!(left_to_workers(&[read(0, 0), nop]), 0, "this thread would have nothing to copy meanwhile");
+    assert_eq!(left_to_workers(&[read(0, u64::MAX), read(1, u64::MAX)]), 0, "the file's position orders them");
+    assert_eq!(std::hint::black_box(&buffers).iter().position(|byte| *byte != 7), None);
 }
