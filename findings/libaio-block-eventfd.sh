@@ -2,8 +2,9 @@
 # Expected: AIOBlock.eventfd is the EventFD that the block was given, or None. Its documentation calls it the eventfd
 # file to use for event notifications, and the block keeps its buffers alive in the same way.
 # Seen: it is a function of C. The setter stores the name `eventfd`, which is the module's wrapper of eventfd(2), in
-# place of its value. So block.eventfd is true for a block without one, and cannot be given to another block. The block
-# does not keep its EventFD alive either: one that only the block was given is closed at once, and submit() raises EBADF.
+# place of its value. So block.eventfd is true for a block without one, and cannot be given to another block. The
+# block does not keep its EventFD alive either: one that only the block was given is closed at once, and submit()
+# raises EBADF.
 # Versions: libaio 0.9.5 (PyPI), libaio1 0.3.113-4 (Debian 12). Needs a kernel with Linux AIO. Seen 2026-11-30.
 set -euo pipefail
 tmp=$(mktemp -d)

@@ -1,8 +1,9 @@
 #!/bin/bash
-# Expected: StraceParser parses a file that strace has written with -f -tt -T and other options, by the package's README.
-# Seen: with -y, which adds its path to each descriptor, each call that returns a descriptor is left out. The pattern for
-# the value of a call ends at the first `<`, where that path begins. So of the opens only those that failed are left,
-# and the share of errors that the README shows how to compute is 100 %. The log has a warning for each line.
+# Expected: StraceParser parses a file that strace has written with -f -tt -T and other options, by the package's
+# README.
+# Seen: with -y, which adds its path to each descriptor, each call that returns a descriptor is left out. The pattern
+# for the value of a call ends at the first `<`, where that path begins. So of the opens only those that failed are
+# left, and the share of errors that the README shows how to compute is 100 %. The log has a warning for each line.
 # Versions: stracetools 1.0.0 (PyPI), strace 6.1-0.1 and libunwind8 1.6.2-3 (Debian 12). Needs permission to trace a
 # child. Seen 2026-11-30.
 set -euo pipefail
