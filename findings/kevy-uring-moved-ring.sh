@@ -1,11 +1,11 @@
 #!/bin/bash
-# Expected: a ring works in the thread that it was moved to. IoUring is Send, which means that it can be transferred
-# across threads (std::marker::Send), and the crate's source says that Send is part of its public contract and that
-# moving a ring to another thread is sound.
-# Seen: only the thread that made a ring can submit to it. new() registers the ring with that thread, and each call
-# then names it by its index there (io_uring_register(2), IORING_REGISTER_RING_FDS), which has a meaning in that thread
-# only. A thread without rings gets EINVAL. In a thread that has a ring of its own, the index names that other ring, so
-# the call enters the wrong one: it returns Ok(0), and the request is never submitted.
+# Expected: a ring works in the thread that it was moved to. IoUring is Send, so it can be transferred across threads
+# (std::marker::Send). By the crate's source, Send is part of its public contract, and moving a ring to another
+# thread is sound.
+# Seen: only the thread that made a ring can submit to it. new() registers the ring with that thread
+# (io_uring_register(2), IORING_REGISTER_RING_FDS), and each call then names it by its index there. That index has a
+# meaning in that thread only. A thread without rings gets EINVAL. In a thread that has a ring of its own, the index
+# names that other ring, so the call enters the wrong one: it returns Ok(0), and the request is never submitted.
 # Versions: kevy-uring 7.0.0 (crates.io; Rust 1.95 builds it, although it asks for 1.97). Needs a kernel from 5.18 on
 # that serves io_uring. Seen 2026-11-30.
 set -euo pipefail

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Expected: UringCtx.read_offsets returns one block for each offset of the list, by the package's documentation.
-# Seen: it returns as many bytes of its buffer as were read in all. Each block has its place in that buffer, so after a
-# read that ends at the end of the file, its place is filled with zero bytes, and the last blocks lose as many bytes at
-# their ends. Neither an error nor a length tells. Read in the other order, the same two blocks are whole.
+# Seen: it returns as many bytes of its buffer as were read in all. Each block has its place in that buffer. If a
+# read ends at the end of the file, the rest of its place is filled with zero bytes. The last blocks lose as many
+# bytes at their ends. Neither an error nor a length reports it. Read in the other order, the same two blocks are
+# whole.
 # Versions: pyuring 0.3.3 (PyPI, x86-64, with the library that its source archive holds). Needs a kernel that serves
 # io_uring. Seen 2026-11-30.
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Expected: x86::sys_call_name returns the name of a system call of x86 for its number, and is_valid_sys_call_number
-# tells whether a number is a valid one, by the documentation of the crate.
-# Seen: 14 of the 440 calls that the kernel's header of x86 defines have no name, and no constant either, among them
-# clock_gettime, getrlimit, timer_settime and mq_notify. The table of arm has a name for each of its calls. Any
+# Expected: x86::sys_call_name returns the name of a system call of x86 for its number, by the documentation of the
+# crate. By it, is_valid_sys_call_number is true for the numbers of system calls.
+# Seen: 14 of the 440 calls that the kernel's header of x86 defines have no name, and no constant either. Among them
+# are clock_gettime, getrlimit, timer_settime and mq_notify. The table of arm has a name for each of its calls. Any
 # number up to the last one of a table is valid to the other function, as 400 on x86-64, which no call has.
 # Versions: syscall-numbers 4.0.3 (crates.io); the header is of Linux 6.1, in Debian 12's linux-libc-dev-i386-cross
 # and linux-libc-dev-armhf-cross 6.1.4-1cross1. Any kernel, any processor. Seen 2026-11-30.
