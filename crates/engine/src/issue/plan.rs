@@ -11,8 +11,10 @@ use crate::poll::{Medium, PollSet};
 use crate::request::{Id, Request, Target};
 use crate::ring::State;
 use crate::stats::Path;
+use crate::thread::tables;
 use crate::wq::{self, Approach};
 use crate::Errno;
+use crate::{identity, os::owner};
 use anyring_abi::{Opcode, IOSQE_ASYNC};
 use core::sync::atomic::Ordering;
 
@@ -137,7 +139,9 @@ impl State {
     /// was just submitted, and is no part of a chain.
     #[cold]
     pub(crate) fn leaves_copy(&mut self, rw: &Rw, target: &Target) -> bool {
-        let Ok(fd) = self.number_of(target) else { return false };
+        // Otherwise a thread of another pool would make the read.
+        let by_pool = tables::is_first() && !owner::is_another() && !identity::may_differ();
+        let Some(fd) = self.number_of(target).ok().filter(|_| by_pool) else { return false };
         let is_plain =
             rw.reads_at().is_some_and(|offset| offset != u64::MAX) && !rw.selects() && !rw.may_not_wait();
         let is_copy = is_plain && !rw.is_polled() && self.iopoll.is_none() && self.poll_set.has_blocks(fd);
