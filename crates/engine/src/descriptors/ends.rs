@@ -165,7 +165,9 @@ pub fn last_copy_gone(sender: i32) -> bool {
 /// # Errors
 /// Those of socketpair(2).
 pub fn make() -> Result<(Pending, ForNow), Errno> {
-    let refused = match calls::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None) {
+    // A read(2) of a ring by an instruction must not wait: it fails, as in the kernel.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let refused = match calls::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None) {
         Ok((ours, theirs)) => {
             let sender = descriptors::to_top(ours)?;
             return Ok((Pending { sender, kicked: None, is_first_pipe: false }, theirs));
