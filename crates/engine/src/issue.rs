@@ -254,6 +254,7 @@ impl RingGuard {
     pub(crate) fn install_descriptor(&mut self, id: Id, fd: i32) -> Verdict {
         let slot = self.slab[id].op.slot();
         let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(id, fd, slot) };
+        self.post_tags();
         self.slab[id].op.verdict_installed(installed)
     }
 

@@ -88,5 +88,6 @@ pub(crate) fn update_files(guard: &mut RingGuard, update: Update) -> Result<u32,
     }
     let answer = files.update(ring, &update);
     guard.forget_before(update.first..end);
+    guard.post_tags();
     answer
 }

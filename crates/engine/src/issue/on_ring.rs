@@ -95,7 +95,9 @@ impl OnRing for RingGuard {
     fn close_file(&mut self, fd: i32, slot: u32) -> Verdict {
         if slot != 0 {
             let files = self.files.as_mut().ok_or(Errno::NXIO);
-            return Verdict::of(files.and_then(|files| files.remove(slot - 1)).map(|_| 0));
+            let removed = files.and_then(|files| files.remove(slot - 1)).map(|_| 0);
+            self.post_tags();
+            return Verdict::of(removed);
         }
         if descriptors::is_ring(fd) || descriptors::is_own(fd) {
             return Verdict::error(Errno::BADF);
@@ -116,6 +118,8 @@ impl OnRing for RingGuard {
     }
 
     fn make_registered_pipe(&mut self, pipe: &Pipe) -> Verdict {
-        files::make_registered_pipe(self, pipe)
+        let verdict = files::make_registered_pipe(self, pipe);
+        self.post_tags();
+        verdict
     }
 }

@@ -99,8 +99,10 @@ impl RingGuard {
         }
     }
 
+    /// Posts the tags of resources that nobody uses any more. A request that takes a file out of its slot calls this, so
+    /// that the tag comes before the request's own CQE (`io_post_aux_cqe`).
     #[cold]
-    fn post_tags(&mut self) {
+    pub(crate) fn post_tags(&mut self) {
         for user_data in self.ring.retired.take(&self.ring.left) {
             self.post(Cqe { user_data, res: 0, flags: 0 }, Poster::Each);
         }

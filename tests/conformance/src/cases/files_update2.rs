@@ -129,6 +129,24 @@ fn tags_are_posted_from_the_last_slot(cx: &Context) {
     assert_eq!(ring.wait_ordered(4), [(10, 0), (9, 0), (8, 0), (7, 0)]);
 }
 
+/// Requests that take a tagged file out of its slot: CLOSE, OPENAT into the slot, FILES_UPDATE.
+#[case(since = "5.19")]
+fn tag_comes_before_the_request_that_empties_the_slot(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
+    let clear = [-1];
+    let requests = [
+        sqe::close(0).file_index(2),
+        sqe::openat(libc::AT_FDCWD, c"/", libc::O_RDONLY, 0).file_index(2),
+        prep(Opcode::FilesUpdate, -1, address(&clear), 1, 1),
+    ];
+    for request in requests {
+        assert_eq!(change(&ring, 1, [fd(&reader)], [7]), 1);
+        ring.go(request.data(1));
+        let order: Vec<u64> = ring.wait_ordered(2).iter().map(|cqe| cqe.0).collect();
+        assert_eq!(order, [7, 1]);
+    }
+}
+
 #[case(since = "5.19")]
 fn bad_descriptor_counts_what_was_done(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
