@@ -224,9 +224,8 @@ impl RingGuard {
                 return self.finish(id, result, false);
             }
             self.slab[id].cqe_flags = 0;
-            if self.has_drained(id) {
-                self.slab[id].op.forget_transferred(); // its CQE is posted
-                return self.follow(id, Verdict::Skipped(Direction::Read, Skip::KnownEmpty));
+            if self.is_armed_drained(id) {
+                return;
             }
             let verdict = match self.attempt_again(id) {
                 Verdict::Descriptor(fd) => self.install_descriptor(id, fd),
@@ -244,6 +243,9 @@ impl RingGuard {
         if submitted && self.slab[id].op.rw().is_some_and(Rw::may_not_wait) {
             return self.follow(id, Verdict::error(Errno::AGAIN)); // it is not armed either (`io_queue_async`)
         }
+        if !submitted && self.is_armed_drained(id) {
+            return;
+        }
         // The file may have more data: an event will report it.
         self.slab[id].op.forget_transferred(); // its CQE is posted
         self.follow(id, Verdict::WouldBlock(Direction::Read));
@@ -252,6 +254,18 @@ impl RingGuard {
             self.poll_set.renew(fd);
         }
         self.poll_set.due.rest |= submitted;
+    }
+}
+
+impl RingGuard {
+    /// Arms a multishot request whose last attempt took all the data that there was. False if there may be more.
+    fn is_armed_drained(&mut self, id: Id) -> bool {
+        let has_drained = self.has_drained(id);
+        if has_drained {
+            self.slab[id].op.forget_transferred(); // its CQE is posted
+            self.follow(id, Verdict::Skipped(Direction::Read, Skip::KnownEmpty));
+        }
+        has_drained
     }
 }
 

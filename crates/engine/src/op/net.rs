@@ -271,12 +271,13 @@ impl Operation for Net {
         }
     }
 
-    /// A bundle is sent until nothing is left to send (`io_poll_multishot_retry`).
+    /// A bundle is sent until nothing is left to send (`io_poll_multishot_retry`). A bundle that receives at most `len`
+    /// bytes at a time lets others go first after each result (IORING_RECV_MSHOT_CAP in io_uring/net.c).
     fn shots_together(&self) -> u32 {
-        if self.is_bundle() && self.sends() {
-            u32::MAX
-        } else {
-            SHOTS_TOGETHER
+        match (self.is_bundle(), self.sends()) {
+            (true, true) => u32::MAX,
+            (true, false) if self.transfer().is_some_and(Transfer::is_capped) => 0,
+            _ => SHOTS_TOGETHER,
         }
     }
 

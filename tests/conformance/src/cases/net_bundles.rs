@@ -301,6 +301,20 @@ fn multishot_of_a_length(cx: &Context) {
     assert_eq!(buffers.head(&ring), 3);
 }
 
+/// After a result of `len` bytes it is the turn of others.
+#[case(own_flags, undisturbed, since = "6.16")]
+fn multishots_of_a_length_take_turns(cx: &Context) {
+    let mut ring = cx.ring_with(8, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let (sockets, _buffers) = ([pair(), pair()], group(&ring, 16, 0));
+    for ((a, _), data) in sockets.iter().zip([1, 2]) {
+        ring.go(multishot(a, 4).data(data));
+    }
+    for (_, b) in &sockets {
+        put(b, b"0123456789ab");
+    }
+    assert_eq!(ring.wait_ordered(6), [(1, 4), (2, 4), (1, 4), (2, 4), (1, 4), (2, 4)]);
+}
+
 #[case]
 fn multishot_limit_ends_it(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
