@@ -283,8 +283,9 @@ impl RingGuard {
                 if request.next.is_some() {
                     self.arm_link_timeout(id);
                 }
-                // The registration's event reports what is ready already.
-                if looks_again && !self.queue.record_poll(id) {
+                // The registration's event reports what is ready already. With IORING_SETUP_DEFER_TASKRUN it does so
+                // once somebody asks for events.
+                if looks_again && !self.ring().defers() && !self.queue.record_poll(id) {
                     self.complete_found_polls();
                 }
                 if first_look {

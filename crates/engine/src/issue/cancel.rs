@@ -268,7 +268,7 @@ impl RingGuard {
             return Verdict::error(Errno::NOENT);
         };
         let found = self.slab[id].op.poll().is_some_and(PollAdd::found_at_once);
-        let answers = found && self.queue.has_poll(id);
+        let answers = found && (self.ring().defers() || self.queue.has_poll(id));
         if answers || matches!(self.slab[id].state(), State::Cancelled(_)) {
             return Verdict::error(Errno::ALREADY); // task work has it (`io_poll_disarm`)
         }

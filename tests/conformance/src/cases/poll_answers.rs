@@ -207,6 +207,19 @@ fn multishot_answers_what_it_finds_behind_its_submission(cx: &Context) {
     drop(reader);
 }
 
+/// The answer has all that there is once somebody asks for events.
+#[case(own_flags, since = "6.1")]
+fn multishot_answers_what_it_finds_once_asked(cx: &Context) {
+    let mut ring = cx.ring_with(8, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let (a, b) = pair();
+    ring.go(multishot(&a, IN | OUT).data(1));
+    assert_eq!(ring.cq_ready(), 0);
+    ring.go(sqe::poll_remove(1).data(2));
+    put(&b);
+    assert_eq!(ring.wait_ordered(2), [(2, -EALREADY), (1, i32::from(IN | OUT))]);
+    ring.expect_quiet();
+}
+
 #[case(since = "5.13")]
 fn multishot_that_found_something_is_not_removed(cx: &Context) {
     let (_writer, mut ring) = found_and(cx, sqe::poll_remove(1));
