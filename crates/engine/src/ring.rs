@@ -110,9 +110,9 @@ pub struct Ring {
     /// The program keeps the ring's memory from forked children. The engine then does the same with its own memory for
     /// the ring.
     pub kept_from_children: AtomicBool,
-    /// A request of another ring polls this ring's descriptor. Set without this ring's lock; this ring's next post
-    /// checks it.
-    pub polled_by_ring: AtomicBool,
+    /// The number of a ring whose request polls this ring's descriptor; -1 for none. Set without this ring's lock; this
+    /// ring's next post checks it.
+    pub polled_by_ring: AtomicI32,
     /// Requests that a panic interrupted before they got a slot or a CQE.
     uncompleted: Lock<Vec<LeftOver>>,
     /// The damage by a panic, and whether the ring's requests have been ended since: see [`broken`].
@@ -180,7 +180,7 @@ impl Ring {
             inherited: AtomicBool::new(false),
             table: AtomicU32::new(tables::FIRST),
             kept_from_children: AtomicBool::new(false),
-            polled_by_ring: AtomicBool::new(false),
+            polled_by_ring: AtomicI32::new(-1),
             uncompleted: Lock::new(Vec::new()),
             health: Health::new(),
             sleepers: AtomicU32::new(0),

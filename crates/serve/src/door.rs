@@ -277,7 +277,7 @@ pub fn watch(fd: i32, edge_triggered: bool) {
     let Some(ring) = process::verified_ring(fd) else { return };
     match ring.lock_soon() {
         Ok(mut guard) => guard.watch(edge_triggered),
-        Err(_) => ring.watch_from_elsewhere(edge_triggered),
+        Err(_) => ring.watch_from_elsewhere(edge_triggered, fd),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::resource::files::FixedFile;
 use crate::ring::{table, RingGuard, State};
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED};
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 impl OnRing for RingGuard {
@@ -68,7 +69,7 @@ impl OnRing for RingGuard {
         }
         match table::ring(fd) {
             Some(watched) if core::ptr::eq(watched, self.ring()) => self.watch(edge_triggered),
-            Some(watched) => watched.watch_from_elsewhere(edge_triggered),
+            Some(watched) => watched.watch_from_elsewhere(edge_triggered, self.ring().fd.load(Ordering::Relaxed)),
             None => {}
         }
     }

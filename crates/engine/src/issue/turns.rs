@@ -5,6 +5,7 @@
 //! In the kernel no other request runs between two SQEs of one submission: `io_async_wake` in io_uring/poll.c only
 //! queues it. So the requests that an SQE may have made ready are served later.
 
+use crate::driver::AWAKE;
 use crate::issue::arm::{events_for, is_ready};
 use crate::issue::{device, single};
 use crate::mutation::{mutated, Mutation};
@@ -14,10 +15,12 @@ use crate::os::{Os, Sys};
 use crate::poll::turns::When;
 use crate::poll::{READ, WRITE};
 use crate::request::{Id, ListKind, Target, Tried};
-use crate::ring::RingGuard;
+use crate::ring::holder_work::AfterRelease;
+use crate::ring::{table, Ring, RingGuard};
 use crate::stats::Path;
 use crate::{descriptors, Errno};
 use anyring_abi::IOSQE_ASYNC;
+use core::sync::atomic::Ordering;
 
 impl RingGuard {
     /// Polls for requests that were armed without an attempt, and serves those that are ready. False if there are no
@@ -139,6 +142,26 @@ impl RingGuard {
             self.verify();
             self.collect();
         }
+    }
+}
+
+impl Ring {
+    /// Completes the requests of another ring that poll this one, which has just posted. In the kernel they complete as
+    /// the posting call returns. If another thread holds or drives the other ring, it gets the event. So does a thread
+    /// that polls a third ring, by way of the helper.
+    pub(crate) fn serve_ring_that_polls(&'static self) {
+        let other = table::ring(self.polled_by_ring.load(Ordering::Relaxed));
+        let Some(other) = other.filter(|other| !other.defers() && !core::ptr::eq(*other, self)) else { return };
+        if other.driver.sleeping.load(Ordering::Relaxed) != AWAKE {
+            return;
+        }
+        let Some(mut guard) = other.try_lock() else { return };
+        if guard.is_polled() || guard.is_broken() || guard.is_closed() {
+            return;
+        }
+        guard.poll_now();
+        guard.settle();
+        guard.after_release.remove(AfterRelease::RING_THAT_POLLS);
     }
 }
 

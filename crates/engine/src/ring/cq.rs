@@ -15,6 +15,7 @@ use crate::memory::view::View;
 use crate::os::{syscall, Os, Sys};
 use crate::resource::files::FixedFile;
 use crate::ring::arrivals::Left;
+use crate::ring::holder_work::AfterRelease;
 use crate::shared::control::{PostLock, WATCHED_EDGE, WATCHED_LEVEL};
 use crate::Errno;
 use crate::{descriptors, stats};
@@ -70,10 +71,11 @@ fn entries_left(ring: &Ring, view: &View) -> u32 {
 }
 
 impl Ring {
-    /// Makes CQEs set this ring's descriptor readable from now on, for a request of another ring that watches it. If
-    /// another thread holds this ring, its next post finds the flag: two rings are never locked in turn.
-    pub fn watch_from_elsewhere(&'static self, edge_triggered: bool) {
-        self.polled_by_ring.store(true, Ordering::Relaxed);
+    /// Makes CQEs set this ring's descriptor readable from now on, for a request of the ring `by` that watches it. `by`
+    /// is this ring's own number if the program watches. If another thread holds this ring, its next post finds the
+    /// number: two rings are never locked in turn.
+    pub fn watch_from_elsewhere(&'static self, edge_triggered: bool, by: i32) {
+        self.polled_by_ring.store(by, Ordering::Relaxed);
         if let Some(mut guard) = self.try_lock() {
             guard.watch(edge_triggered);
         }
@@ -175,7 +177,7 @@ impl RingGuard {
     /// false in all other cases, without having done anything.
     #[inline(never)] // each place that posts would pay for its registers
     fn flush_plain(&mut self) -> bool {
-        let is_polled_by_ring = self.ring.polled_by_ring.load(Ordering::Relaxed);
+        let is_polled_by_ring = self.ring.polled_by_ring.load(Ordering::Relaxed) >= 0;
         let State { batch, control, memory, spill, records, recorder, eventfd, aio, life, .. } = &mut **self;
         let view = &memory.view;
         let is_watched = recorder.is_some() | eventfd.is_some() | is_polled_by_ring;
@@ -345,8 +347,9 @@ impl RingGuard {
 
     #[inline]
     fn make_readable_if_watched(&mut self) {
-        if self.ring().polled_by_ring.load(Ordering::Relaxed) {
+        if self.ring().polled_by_ring.load(Ordering::Relaxed) >= 0 {
             self.control.header().watched.fetch_or(WATCHED_EDGE, Ordering::Relaxed);
+            self.after_release.add(AfterRelease::RING_THAT_POLLS);
         }
         if self.control.header().watched.load(Ordering::Relaxed) != 0 {
             self.make_readable();

@@ -71,10 +71,17 @@ impl AfterRelease {
     pub(crate) const HELPER: AfterRelease = AfterRelease(2);
     /// Wake the ring's polling thread, which wants to lock the ring.
     pub(crate) const POLLER: AfterRelease = AfterRelease(4);
+    /// Complete the polls of this ring that another ring has.
+    pub(crate) const RING_THAT_POLLS: AfterRelease = AfterRelease(8);
 
     /// Adds `other`.
     pub fn add(&mut self, other: AfterRelease) {
         self.0 |= other.0;
+    }
+
+    /// Takes `other` out.
+    pub(crate) fn remove(&mut self, other: AfterRelease) {
+        self.0 &= !other.0;
     }
 
     /// Does the actions. The caller has released the ring.
@@ -85,6 +92,9 @@ impl AfterRelease {
         }
         if self.0 & AfterRelease::POLLER.0 != 0 {
             ring.nudge_poller();
+        }
+        if self.0 & AfterRelease::RING_THAT_POLLS.0 != 0 {
+            ring.serve_ring_that_polls();
         }
         if self.0 & AfterRelease::END.0 != 0 {
             table::end_if_unused(ring);

@@ -39,7 +39,7 @@ impl Ring {
             self.inherited.store(false, Ordering::Relaxed);
             self.table.store(tables::of_new_ring(), Ordering::Relaxed);
             self.kept_from_children.store(false, Ordering::Relaxed);
-            self.polled_by_ring.store(false, Ordering::Relaxed);
+            self.polled_by_ring.store(-1, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);
             *held = Some(state);
             self.fd.store(fd, Ordering::Relaxed);

@@ -121,6 +121,19 @@ fn pri_does_not_fire_for_data(cx: &Context) {
     ring.expect_quiet();
 }
 
+/// The poll completes as the call that posts to the ring returns, before anybody enters the polling ring.
+#[case(own_flags, undisturbed, since = "6.1")]
+fn poll_of_a_ring_is_answered_as_that_ring_posts(cx: &Context) {
+    for flags in [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER] {
+        let (mut ring, mut other) = (cx.ring_with(4, flags), cx.ring_with(4, 0));
+        other.go(sqe::poll_add(ring.fd, IN, 0).data(1));
+        assert_eq!(other.cq_ready(), 0);
+        ring.go(sqe::nop());
+        assert_eq!(other.cq_ready(), 1);
+        assert_eq!(other.wait_ordered(1), [(1, i32::from(IN))]);
+    }
+}
+
 #[case(since = "5.13")]
 fn multishot_fires_for_each_write(cx: &Context) {
     let ((mut reader, mut writer), mut ring) = (pipe(), cx.ring(4));
