@@ -15,6 +15,7 @@ mod guard;
 pub mod handlers;
 mod interrupt;
 mod linux;
+pub mod mapping;
 pub mod owner;
 mod question;
 #[cfg(feature = "simulated")]

@@ -6,6 +6,7 @@ use super::tag::{Tag, Tagged};
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::os::arch::page_bytes;
+use crate::os::mapping::Mappings;
 use crate::os::{check_writable, user_read, version};
 use crate::Errno;
 use core::ops::Range;
@@ -42,8 +43,9 @@ impl Buffers {
     /// Registers the iovecs of `table` with their tags. An address of 0 leaves all slots empty.
     pub fn new(ring: &'static dyn Tagged, table: &Table) -> Result<Buffers, Errno> {
         let mut buffers = Buffers { slots: alloc::filled(None, table.count as usize)? };
+        let mut mappings = Mappings::default();
         for (index, slot) in (0..).zip(&mut buffers.slots) {
-            match buffer_of(ring, table, index) {
+            match buffer_of(ring, table, index, &mut mappings) {
                 Ok(buffer) => *slot = buffer,
                 Err(error) => {
                     buffers.slots.iter().flatten().flat_map(|buffer| &buffer.tag).for_each(Tag::forget);
@@ -56,8 +58,9 @@ impl Buffers {
 
     /// Replaces the buffers in existing slots. Returns the number of slots replaced before an error.
     pub fn update(&mut self, ring: &'static dyn Tagged, update: &Update) -> Result<u32, Errno> {
+        let mut mappings = Mappings::default();
         for (done, slot) in (0..update.table.count).zip(&mut self.slots[update.first as usize..]) {
-            match buffer_of(ring, &update.table, done) {
+            match buffer_of(ring, &update.table, done, &mut mappings) {
                 Ok(buffer) => *slot = buffer,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => return Ok(done),
@@ -124,9 +127,14 @@ impl Drop for Buffers {
 
 /// Makes the buffer at `index` of `table`. `None` if the slot stays empty. Source: `io_sqe_buffers_register` in
 /// io_uring/rsrc.c.
-fn buffer_of(ring: &'static dyn Tagged, table: &Table, index: u32) -> Result<Option<Arc<Buffer>>, Errno> {
+fn buffer_of(
+    ring: &'static dyn Tagged,
+    table: &Table,
+    index: u32,
+    mappings: &mut Mappings,
+) -> Result<Option<Arc<Buffer>>, Errno> {
     alloc::reserve()?;
-    let range = if table.address == 0 { None } else { user_range(table.address, index.into())? };
+    let range = if table.address == 0 { None } else { user_range(table.address, index.into(), mappings)? };
     match (range, table.tag(index)?) {
         (None, 0) => Ok(None),
         (None, _) => Err(Errno::INVAL), // a tag needs a buffer
@@ -134,9 +142,9 @@ fn buffer_of(ring: &'static dyn Tagged, table: &Table, index: u32) -> Result<Opt
     }
 }
 
-/// Reads the `index`th iovec at `address`. Checks that it could be pinned: both ends must be writable. `None` for an
-/// empty iovec.
-fn user_range(address: u64, index: u64) -> Result<Option<(u64, u64)>, Errno> {
+/// Reads the `index`th iovec at `address`. Checks that it could be pinned: both ends must be writable, and no part may
+/// map a file on a disk. `None` for an empty iovec.
+fn user_range(address: u64, index: u64, mappings: &mut Mappings) -> Result<Option<(u64, u64)>, Errno> {
     let [base, bytes]: [u64; 2] = user_read(address.wrapping_add(16 * index))?;
     match (base, bytes) {
         (_, bytes) if bytes > isize::MAX as u64 => Err(Errno::INVAL), // no iovec at all
@@ -154,6 +162,9 @@ fn user_range(address: u64, index: u64) -> Result<Option<(u64, u64)>, Errno> {
             }
             for byte in [base, end - 1] {
                 check_writable(byte & !3, 1)?;
+            }
+            if mappings.is_written_back(base, end) {
+                return Err(Errno::FAULT);
             }
             Ok(Some((base, bytes)))
         }

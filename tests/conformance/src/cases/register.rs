@@ -264,6 +264,27 @@ fn buffers_too_large_by_far(cx: &Context) {
     }
 }
 
+/// The kernel pins no memory for long that is written back to a disk.
+#[case]
+fn a_file_of_a_disk_as_buffer_is_efault(cx: &Context) {
+    use std::os::unix::fs::MetadataExt;
+    let (ring, file) = (cx.ring(4), std::fs::File::options().read(true).write(true).create_new(true).open("f"));
+    let file = file.expect("open");
+    file.set_len(8192).expect("the file's length");
+    if libc::major(file.metadata().expect("fstat").dev()) == 0 {
+        cx.skip("there is no disk below this folder");
+    }
+    let map = |flags| {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the kernel chooses the place.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 8192, protection, flags, fd(&file), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        at as u64
+    };
+    assert_eq!(buffers(&ring, &[vector(map(libc::MAP_SHARED) + 4096, 4096)]), -EFAULT);
+    assert_eq!(buffers(&ring, &[iovec(pages(1)), vector(map(libc::MAP_PRIVATE), 8192)]), 0);
+}
+
 #[case]
 fn buffers_may_overlap(cx: &Context) {
     let (ring, memory) = (cx.ring(4), pages(2));
