@@ -627,3 +627,13 @@ fn ring_closes_while_it_waits(cx: &Context) {
     let (mut b, mut room) = (b, vec![0; 1 << 16]);
     while b.read(&mut room).expect("read") != 0 {}
 }
+
+/// Task work posts the notification, after the rest of the submission.
+#[case(undisturbed)]
+fn failed_send_is_notified_behind_its_submission(cx: &Context) {
+    let ((a, _b), mut ring) = (pair(), cx.ring(4));
+    let refused = send(&a, b"x").with(IOSQE_IO_LINK);
+    ring.go_all(&[refused.data(1), sqe::nop().data(2)]);
+    let order = [(1, -EOPNOTSUPP), (2, -ECANCELED), (1, 0)];
+    assert_eq!(ring.wait_ordered(3), order);
+}

@@ -95,3 +95,29 @@ fn read_in_a_chain_chooses_behind_what_was_ready(cx: &Context) {
     seen.sort();
     assert_eq!(seen, [(1, 2, Some(0)), (2, 2, None), (3, 2, Some(1))]);
 }
+
+/// The wait queue of a file takes each new request at its head, whatever ring it belongs to.
+#[case(own_flags, undisturbed)]
+fn read_of_the_ring_that_came_last_has_the_first_byte(cx: &Context) {
+    let ((reader, writer), mut rings) = (pipe(), [cx.ring_with(4, 0), cx.ring_with(4, 0)]);
+    let mut got = [[0; 1]; 2];
+    for (ring, buffer) in rings.iter_mut().zip(&mut got) {
+        ring.go(sqe::read(fd(&reader), buffer, 0).data(1));
+    }
+    (&writer).write_all(b"ab").expect("write");
+    for ring in &mut rings {
+        assert_eq!(ring.wait_sorted(1), [(1, 1)]);
+    }
+    assert_eq!(got, [*b"b", *b"a"]);
+}
+
+/// Task work reads as the thread leaves write(2).
+#[case(own_flags, undisturbed)]
+fn read_that_waited_has_what_the_first_write_brought(cx: &Context) {
+    let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 8]);
+    ring.go(sqe::read(fd(&reader), &mut buffer, 0).data(1));
+    for bytes in [b"ab", b"cd"] {
+        (&writer).write_all(bytes).expect("write");
+    }
+    assert_eq!(ring.wait_sorted(1), [(1, 2)]);
+}

@@ -457,3 +457,17 @@ fn block_device(cx: &Context) {
     std::io::Read::read_exact(&mut &std::fs::File::open("disk").expect("open"), &mut whole).expect("read");
     assert!(is_all(&whole, b'x'));
 }
+
+/// Programs that watch the file learn of a read.
+#[case(since = "5.6")]
+fn read_is_reported_to_inotify(cx: &Context) {
+    let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
+    // SAFETY: numbers, and a path that ends with a zero byte.
+    let watch = unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) };
+    // SAFETY: as above.
+    assert!(unsafe { libc::inotify_add_watch(watch, c"direct".as_ptr(), libc::IN_ACCESS) } > 0);
+    assert_eq!(ring.run(sqe::read(fd(&file), bytes, 0)), 4096);
+    let mut asked = libc::pollfd { fd: watch, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd is passed for one.
+    assert_eq!(unsafe { libc::poll(&raw mut asked, 1, 0) }, 1);
+}
