@@ -70,7 +70,7 @@ calm=late,multishot,cancel,nobufs,overflow,busy,spurious,notify,edge
 
 run_liburing_examples() {
   any_chosen {io_uring,link,ucontext}-cp || return 0
-  scripts/liburing-tests.sh fetch
+  LIBURING_SUITE=bookworm scripts/liburing-tests.sh fetch
   local home=.build/liburing-bookworm
   if [ -e $home/unavailable ]; then
     for name in io_uring-cp link-cp ucontext-cp; do skip $name "$(cat $home/unavailable)"; done

@@ -7,16 +7,21 @@
 #        scripts/liburing-tests.sh run BIN [ARGS]    builds and runs them (BIN: the folder with anyring and libanyring.so)
 #
 # ARGS go to scripts/liburing_tests.py, which says how the tests are run and judged; its --help lists the options.
-# LIBURING_SUITE is the Debian release whose liburing is tested. The default is bookworm (2.3); trixie has 2.9, sid 2.15
-# or newer. The list of exceptions is about bookworm's tests. apt-get fetches and checks the package, which needs no
-# root. If the package is unavailable, `fetch` leaves the reason in .build/liburing-SUITE/unavailable, and `run` prints
-# it as a skip.
+# LIBURING_SUITE is the Debian release whose liburing is tested. Without it, two are tested: bookworm (2.3) and sid (2.15
+# or newer). trixie has 2.9. tests/conformance/liburing-tests-SUITE.txt lists a suite's exceptions. apt-get fetches and
+# checks the package, which needs no root. If the package is unavailable, `fetch` leaves the reason in
+# .build/liburing-SUITE/unavailable, and `run` prints it as a skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/apt.sh
 . scripts/apt.sh
 
-SUITE=${LIBURING_SUITE:-bookworm}
+if [ -z "${LIBURING_SUITE:-}" ]; then
+  status=0
+  for suite in bookworm sid; do LIBURING_SUITE=$suite scripts/liburing-tests.sh "$@" || status=$?; done
+  exit "$status"
+fi
+SUITE=$LIBURING_SUITE
 HOME_DIR=$PWD/.build/liburing-$SUITE
 SOURCE=$HOME_DIR/source
 
@@ -57,8 +62,8 @@ run() {
     tail -n 20 "$HOME_DIR/build.log"
     return 1
   }
-  local exceptions=()
-  if [ "$SUITE" = bookworm ]; then exceptions=(--exceptions tests/conformance/liburing-tests.txt); fi
+  local list=tests/conformance/liburing-tests-$SUITE.txt exceptions=()
+  if [ -e "$list" ]; then exceptions=(--exceptions "$list"); fi
   python3 scripts/liburing_tests.py --bin "$bin" --tests "$SOURCE" "${exceptions[@]}" "$@"
 }
 

@@ -130,7 +130,7 @@ fetch_suites() {
   scripts/libaio-tests.sh fetch
   scripts/static-fio.sh fetch
   local reason
-  for reason in .build/{liburing-bookworm,libaio,fio}/unavailable; do
+  for reason in .build/{liburing-bookworm,liburing-sid,libaio,fio}/unavailable; do
     if [ -f "$reason" ]; then say "$(cat "$reason")"; fi
   done
 }
