@@ -279,12 +279,12 @@ impl Transfer {
         self.selection.is_some()
     }
 
-    /// Returns the buffer group to choose from and the chosen buffer, with IOSQE_BUFFER_SELECT.
     /// True if the request chooses buffers, and uses a certain number of bytes at most.
     pub(super) fn is_capped(&self) -> bool {
         self.selection.as_ref().is_some_and(|selection| selection.wanted != 0)
     }
 
+    /// Returns the buffer group to choose from and the chosen buffer, with IOSQE_BUFFER_SELECT.
     pub(crate) fn selection(&mut self) -> Option<&mut Selection> {
         self.selection.as_deref_mut()
     }
