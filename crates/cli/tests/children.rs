@@ -114,6 +114,23 @@ fn children_of_a_guest_are_served() {
     assert!(rest.is_some_and(served), "a dynamic child has the library: {printed}");
 }
 
+/// No guarded signal is really blocked in a process that is served. What it executes inherits the mask all the same.
+#[test]
+fn children_inherit_the_mask_that_their_parent_reads_back() {
+    let (Some(dynamic), Some(linked)) = (programs(&[]), programs(&["-static"])) else { return };
+    for (first, other) in [(&dynamic, &dynamic), (&dynamic, &linked), (&linked, &dynamic), (&linked, &linked)] {
+        // A shell that popen(3) starts has no guarded signal blocked. The other way adds arguments.
+        for way in WAYS.into_iter().filter(|way| !["popen", "vfork-execl"].contains(way)) {
+            let words = [first.parent.as_os_str(), way.as_ref(), other.parent.as_os_str(), "word".as_ref()];
+            let start = |command: &mut Command| output(command.args(words).env("BLOCKS", "1"));
+            let natively = start(&mut Command::new("env"));
+            let served = start(&mut anyring(&["run", "--backend", "user", "--"]));
+            assert_eq!(stdout(&natively), "1111status 0\n", "{way}");
+            assert_eq!(served, natively, "{way} {words:?}");
+        }
+    }
+}
+
 /// A child of vfork(2) executes in its parent's memory, in which the list of the host's arguments is made.
 #[test]
 fn children_of_vfork_with_many_arguments_leave_no_memory() {

@@ -9,6 +9,7 @@ use anyring_engine::{os, Errno};
 use anyring_serve::exec::kind::{self, Kind};
 use anyring_serve::exec::{self, Environment};
 use anyring_serve::filters;
+use anyring_serve::signals::mask;
 use anyring_serve::sys;
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -64,10 +65,10 @@ fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Op
     }
     let mut answer = None;
     said.with_preload(environment, &mut |environment| {
+        let args = [directory, path, arguments, environment, flags, 0];
         // SAFETY: arguments that the guest has named, which the kernel checks, and a list of its strings and one of the
         // host's.
-        answer =
-            Some(unsafe { sys::call(libc::SYS_execveat, [directory, path, arguments, environment, flags, 0]) });
+        answer = Some(mask::inherited(|| unsafe { sys::call(libc::SYS_execveat, args) }));
     });
     answer
 }
@@ -162,17 +163,16 @@ impl Ready {
         let lead = [&state, &file, &name].map(|text| text.as_ptr() as usize);
         exec::with_arguments(lead, self.arguments, &mut |list| {
             let by_name = [c"/proc/self/exe".as_ptr() as usize, list, environment, 0, 0, 0];
+            let (number, args) = match start::host() {
+                Some(host) => {
+                    let empty = c"".as_ptr() as usize;
+                    (libc::SYS_execveat, [host as usize, empty, list, environment, EMPTY_PATH, 0])
+                }
+                None => (libc::SYS_execve, by_name),
+            };
             // SAFETY: strings and a list of the host's, and arguments that the guest has named, which the kernel
             // checks.
-            answer = unsafe {
-                match start::host() {
-                    Some(host) => {
-                        let args = [host as usize, c"".as_ptr() as usize, list, environment, EMPTY_PATH, 0];
-                        sys::call(libc::SYS_execveat, args)
-                    }
-                    None => sys::call(libc::SYS_execve, by_name),
-                }
-            };
+            answer = mask::inherited(|| unsafe { sys::call(number, args) });
         });
         answer
     }

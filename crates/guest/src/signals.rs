@@ -100,15 +100,10 @@ fn borrowed_action([signal, new, old, size, ..]: [usize; 6]) -> isize {
 
 /// Serves rt_sigprocmask(2), with the kernel's arguments and answer.
 pub fn sigprocmask(block: &Block, args: [usize; 6]) -> isize {
-    let [how, set, old, size, ..] = args;
-    if !block.is_borrowed.load(Ordering::Relaxed) {
-        return mask::system_call(args);
+    match block.is_borrowed.load(Ordering::Relaxed) {
+        true => mask::system_call_with_own_record(args),
+        false => mask::system_call(args),
     }
-    let wanted = if set == 0 { None } else { sys::read_program(set as *const u64) };
-    let really = wanted.map(|wanted| mask::real(how as c_int, wanted));
-    let set = really.as_ref().map_or(set, |really| core::ptr::from_ref(really) as usize);
-    // SAFETY: the guest's own call, with a local copy of its set.
-    unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) }
 }
 
 /// Runs a waiting call that has its own signal mask.

@@ -2,7 +2,7 @@
 
 use crate::arch::crossing::clone_away;
 use crate::arch::trap::{prepare_child, Registers};
-use crate::arch::{calls, fast};
+use crate::arch::{calls, fast, tls};
 use crate::tcb;
 use crate::world::{self, Block};
 use anyring_engine::driver::mark_memory_shared;
@@ -62,6 +62,8 @@ fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> i
     let pointer = if flags & SETTLS != 0 { tls } else { registers.thread_pointer() };
     child.guest_tp.store(pointer, Ordering::Relaxed);
     child.mask.store(mask, Ordering::Relaxed);
+    // SAFETY: the block's TCB and thread-local memory are new, or were reset when the block was claimed.
+    unsafe { signals::mask::pass_on(child.host_tp.load(Ordering::Relaxed).wrapping_sub(tls::current())) };
     child.identity.store(block.identity.load(Ordering::Relaxed), Ordering::Relaxed);
     child.is_borrowed.store(flags & THREAD == 0, Ordering::Relaxed);
     if flags & THREAD == 0 {

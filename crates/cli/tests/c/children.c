@@ -1,7 +1,9 @@
-// Starts PROGRAM [ARGS] in the way that the first argument names, and prints how it ended.
+// Starts PROGRAM [ARGS] in the way that the first argument names, and prints how it ended. With "BLOCKS" in its
+// environment it blocks signals before. With a single argument it prints which of them are blocked.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,8 +107,22 @@ static void many(char *file, char *word) {
     printf("%s\n", pages() - before < WORDS * (long)sizeof *words / 4096 * CHILDREN / 2 ? "kept" : "grown");
 }
 
+static const int blocked[] = {SIGSYS, SIGSEGV, SIGBUS, SIGUSR1};
+enum { BLOCKED = sizeof blocked / sizeof *blocked };
+
+static int print_mask(void) {
+    sigset_t set;
+    if (sigprocmask(SIG_BLOCK, NULL, &set)) return 1;
+    for (int i = 0; i < BLOCKED; i++) printf("%d", sigismember(&set, blocked[i]));
+    return 0;
+}
+
 int main(int count, char **words) {
-    if (count < 3) return 2;
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < BLOCKED && getenv("BLOCKS"); i++) sigaddset(&set, blocked[i]);
+    if (count == 2) return print_mask();
+    if (count < 3 || sigprocmask(SIG_BLOCK, &set, NULL)) return 2;
     if (!strcmp(words[1], "many")) {
         many(words[2], words[3]);
         return 0;

@@ -479,6 +479,109 @@ static void exec_(void) {
     execl(self, "last", "words", "one", "two words", "", NULL);
 }
 
+/* Signals that anyring keeps unblocked, and one that it does not. */
+static const int believed[] = {SIGSYS, SIGSEGV, SIGBUS, SIGUSR1};
+enum { BELIEVED = sizeof believed / sizeof *believed };
+static volatile sig_atomic_t buses;
+static void count_bus(int signal) { buses += signal == SIGBUS; }
+
+/* Prints which of the signals are blocked, and how many SIGBUS are pending. */
+static void print_mask(const char *how) {
+    sigset_t set;
+    struct sigaction action = {.sa_handler = count_bus};
+    CHECK(sigprocmask(SIG_BLOCK, NULL, &set) == 0);
+    printf("%s:", how);
+    for (int i = 0; i < BELIEVED; i++) printf(" %d", sigismember(&set, believed[i]));
+    CHECK(sigaction(SIGBUS, &action, NULL) == 0);
+    sigemptyset(&set);
+    sigaddset(&set, SIGBUS);
+    CHECK(sigprocmask(SIG_UNBLOCK, &set, NULL) == 0);
+    printf(", %d pending\n", buses);
+}
+
+static void become(const char *how) {
+    execl(self, self, "mask", how, NULL);
+    _exit(99);
+}
+
+static int become_borrower(void *how) {
+    become(how);
+    return 99;
+}
+
+static void *become_in_thread(void *how) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) become(how);
+    CHECK(status_of(child) == 0);
+    return NULL;
+}
+
+static void change_and_become(int how, const sigset_t *set, const char *name) {
+    pid_t child = vfork();
+    if (child == 0) {
+        sigprocmask(how, set, NULL);
+        become(name);
+    }
+    CHECK(status_of(child) == 0);
+}
+
+static void spawn_masked(posix_spawnattr_t *attributes, const char *how) {
+    char *words[] = {"masks", "mask", (char *)how, NULL};
+    pid_t child;
+    CHECK(posix_spawn(&child, self, NULL, attributes, words, environ) == 0);
+    CHECK(status_of(child) == 0);
+}
+
+/* An address that is neither null nor mapped. */
+static char **volatile nowhere = (char **)8;
+
+/* A handler that interrupts an execve(2) makes calls that are trapped. */
+static void fail_to_become(void) {
+    struct sigaction action = {.sa_handler = inner};
+    char *words[] = {"again", NULL};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    ualarm(200, 200);
+    for (int i = 0; i < 1000; i++) CHECK(execve(self, words, nowhere) == -1);
+    ualarm(0, 0);
+}
+
+/* An executed program inherits the mask that its thread believes to have. */
+static void masks(void) {
+    sigset_t set, one, two;
+    char *stack = malloc(1 << 18);
+    pthread_t thread;
+    posix_spawnattr_t attributes;
+    sigemptyset(&set);
+    for (int i = 0; i < BELIEVED; i++) sigaddset(&set, believed[i]);
+    sigemptyset(&one);
+    sigaddset(&one, SIGSEGV);
+    sigemptyset(&two);
+    sigaddset(&two, SIGSYS);
+    sigaddset(&two, SIGUSR2);
+    spawn_masked(NULL, "none");
+    change_and_become(SIG_BLOCK, &two, "vfork that blocks");
+    CHECK(sigprocmask(SIG_SETMASK, &set, NULL) == 0);
+    fail_to_become();
+    become_in_thread("fork");
+    CHECK(pthread_create(&thread, NULL, become_in_thread, "fork of a thread") == 0 && pthread_join(thread, NULL) == 0);
+    change_and_become(SIG_BLOCK, NULL, "vfork");
+    change_and_become(SIG_UNBLOCK, &one, "vfork that unblocks");
+    change_and_become(SIG_SETMASK, &two, "vfork that sets");
+    pid_t child = clone(become_borrower, stack + (1 << 18), CLONE_VM | SIGCHLD, "clone");
+    CHECK(child > 0 && status_of(child) == 0);
+    spawn_masked(NULL, "spawn");
+    CHECK(posix_spawnattr_init(&attributes) == 0);
+    spawn_masked(&attributes, "spawn with attributes");
+    CHECK(posix_spawnattr_setsigmask(&attributes, &one) == 0);
+    CHECK(posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK) == 0);
+    spawn_masked(&attributes, "spawn with a mask");
+    free(stack);
+    raise(SIGBUS);
+    CHECK(execl("/nonexistent", "nothing", NULL) == -1);
+    become("exec");
+}
+
 static void chain(int left) {
     char number[16];
     struct io_uring ring;
@@ -731,6 +834,7 @@ int main(int count, char **words) {
         {"borrowers", borrowers},
         {"fork_among_threads", fork_among_threads},
         {"exec", exec_},
+        {"masks", masks},
         {"identity", identity},
         {"descriptors", descriptors},
         {"names", names},
@@ -743,6 +847,10 @@ int main(int count, char **words) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (count > 2 && strcmp(words[1], "exit") == 0) return atoi(words[2]);
     if (count > 2 && strcmp(words[1], "kill") == 0) raise(atoi(words[2]));
+    if (count > 2 && strcmp(words[1], "mask") == 0) {
+        print_mask(words[2]);
+        return 0;
+    }
     if (count > 2 && strcmp(words[1], "queued") == 0) many_queued = atoi(words[2]);
     if (count > 2 && strcmp(words[1], "chain") == 0) {
         chain(atoi(words[2]));

@@ -34,8 +34,8 @@ macro_rules! parts {
 }
 
 parts! {
-    nop file socket worker poll threads detached signals queued alternate jumps fork borrowers fork_among_threads exec identity
-    descriptors names killed
+    nop file socket worker poll threads detached signals queued alternate jumps fork borrowers fork_among_threads exec masks
+    identity descriptors names killed
 }
 
 /// Under a filter that kills for io_uring's calls, no trap is needed: instructions that may make these calls are

@@ -279,8 +279,14 @@ pub fn hold(signal: c_int, info: &siginfo_t) {
 /// Sends this thread the held signals that are no longer in its program mask. True if there were any.
 pub fn deliver_held() -> bool {
     let (blocked_by_program, held) = words();
-    let mut due = held.load(Ordering::Relaxed) & !blocked_by_program.load(Ordering::Relaxed);
-    let any = due != 0;
+    let due = held.load(Ordering::Relaxed) & !blocked_by_program.load(Ordering::Relaxed);
+    send_held(due);
+    due != 0
+}
+
+/// Sends this thread the held signals in `due`, which are held no longer.
+fn send_held(mut due: u64) {
+    let (_, held) = words();
     while due != 0 {
         let signal = due.trailing_zeros() as c_int + 1;
         due &= due - 1;
@@ -297,7 +303,6 @@ pub fn deliver_held() -> bool {
             sys::call(libc::SYS_rt_tgsigqueueinfo, target);
         }
     }
-    any
 }
 
 /// Returns the held signals, for sigpending(2).
@@ -345,16 +350,42 @@ pub fn settle(how: Option<c_int>) -> u64 {
     unseen
 }
 
-/// Runs an exec(3) or a spawn with the mask that the thread believes to have: the started program inherits it.
+/// Runs an exec(3) with the mask that the thread believes to have: the executed program inherits it. The program also
+/// finds the held signals pending. If nothing is executed, they come back here.
 pub fn inherited<T>(start: impl FnOnce() -> T) -> T {
     let unseen = unseen();
     if unseen == 0 {
         return start();
     }
     let before = action::set_mask(real_now() | unseen);
+    if !in_borrowed_memory() {
+        send_held(held());
+    }
     let answer = start();
     action::set_mask(before);
     answer
+}
+
+/// Gives a thread that is about to be made the calling thread's program mask. `distance`, in bytes, is that of the new
+/// thread's thread-local memory from the calling thread's.
+///
+/// # Safety
+/// The new thread's memory is there, and nothing uses it yet.
+pub unsafe fn pass_on(distance: usize) {
+    let new = thread().wrapping_byte_add(distance);
+    // SAFETY: the caller vouches for the memory, whose layout is the same in each thread.
+    unsafe { &(*new).blocked_by_program }.store(blocked_by_program(), Ordering::Relaxed);
+}
+
+/// Unblocks the guarded signals that are really blocked only because a program is being executed ([`inherited`]). The
+/// program's handler, which is about to run in that moment, may make calls that are trapped.
+pub(super) fn open_for_handler(interrupted: u64) {
+    let blocked = interrupted & blocked_by_program();
+    if blocked != 0 {
+        let open = [libc::SIG_UNBLOCK as usize, &raw const blocked as usize, 0, 8, 0, 0];
+        // SAFETY: the set is a local.
+        unsafe { sys::call(libc::SYS_rt_sigprocmask, open) };
+    }
 }
 
 /// Returns the mask that a program must inherit, if the thread's real one differs.
@@ -390,11 +421,16 @@ pub fn changed(how: c_int, set: Option<u64>) -> u64 {
     before
 }
 
+/// Makes the program's own rt_sigprocmask(2), or one with another set.
+fn kernel([how, _, old, size, ..]: [usize; 6], set: usize) -> isize {
+    // SAFETY: the program's own arguments, or a local set.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) }
+}
+
 /// Serves rt_sigprocmask(2) by number, with the kernel's arguments.
 pub fn system_call(args: [usize; 6]) -> isize {
     let [how, set, old, size, ..] = args;
-    // SAFETY: the program's own call, or one with a local copy of its set.
-    let kernel = |set: usize| unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) };
+    let kernel = |set| kernel(args, set);
     if size != 8 {
         return kernel(set);
     }
@@ -422,8 +458,23 @@ pub fn system_call(args: [usize; 6]) -> isize {
         }
         return answer;
     }
+    kept_call(args, wanted)
+}
+
+/// Serves rt_sigprocmask(2) of a process in borrowed memory whose only thread has a record of its own, as in a guest.
+pub fn system_call_with_own_record(args: [usize; 6]) -> isize {
+    let [_, set, _, size, ..] = args;
+    match size {
+        8 => kept_call(args, if set == 0 { None } else { read_program(set) }),
+        _ => kernel(args, set),
+    }
+}
+
+/// Serves rt_sigprocmask(2) of a thread whose mask is kept here. `wanted` is the set, if there is one that can be read.
+fn kept_call(args: [usize; 6], wanted: Option<u64>) -> isize {
+    let [how, set, old, ..] = args;
     let really = wanted.map(|wanted| real(how as c_int, wanted));
-    let answer = kernel(really.as_ref().map_or(set, |really| core::ptr::from_ref(really) as usize));
+    let answer = kernel(args, really.as_ref().map_or(set, |really| core::ptr::from_ref(really) as usize));
     if answer < 0 {
         return answer;
     }

@@ -360,14 +360,16 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
             }
             // SAFETY: the program's own handler, and what the caller vouches for.
             unsafe {
+                let interrupted_mask = (&raw const (*context).uc_sigmask).cast::<u64>().read();
                 if index(signal).is_none() {
                     sleeps::handler_begins(); // in a fault's handler, another fault would kill
+                    mask::open_for_handler(interrupted_mask);
                 }
                 let blocking = action::blocking(signal, &program);
                 let interrupted = mask::Interrupted::by_handler(blocking & guarded());
                 if index(signal).is_some() {
                     // All other signals are blocked up to here. Set the mask that the program's own action asks for.
-                    action::set_mask((&raw const (*context).uc_sigmask).cast::<u64>().read() | blocking);
+                    action::set_mask(interrupted_mask | blocking);
                 }
                 handlers::run(|| (way().call)(handler, signal, info, context));
                 interrupted.go_on();
