@@ -92,6 +92,11 @@ impl Driver {
         in_epoll
     }
 
+    /// True if a thread that drives the ring sleeps.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed) != AWAKE
+    }
+
     /// Wakes the thread of this process that sleeps in an epoll wait on the ring. False if none does.
     #[cold]
     pub fn wake_from_epoll(&self) -> bool {

@@ -5,7 +5,6 @@
 //! In the kernel no other request runs between two SQEs of one submission: `io_async_wake` in io_uring/poll.c only
 //! queues it. So the requests that an SQE may have made ready are served later.
 
-use crate::driver::AWAKE;
 use crate::issue::arm::{events_for, is_ready};
 use crate::issue::{device, single};
 use crate::mutation::{mutated, Mutation};
@@ -152,7 +151,7 @@ impl Ring {
     pub(crate) fn serve_ring_that_polls(&'static self) {
         let other = table::ring(self.polled_by_ring.load(Ordering::Relaxed));
         let Some(other) = other.filter(|other| !other.defers() && !core::ptr::eq(*other, self)) else { return };
-        if other.driver.sleeping.load(Ordering::Relaxed) != AWAKE {
+        if other.driver.sleeps() {
             return;
         }
         let Some(mut guard) = other.try_lock() else { return };
