@@ -34,7 +34,25 @@ job='--name=job --ioengine=io_uring --filename=commands.data --size=1m --iodepth
   expect trap 0 'err= 0' anyring deny --errno trap -- anyring run -- fio $job
   expect docker 0 'err= 0' anyring deny --profile docker -- anyring run -- fio $job
   expect rhel8 0 'err= 0' anyring deny --profile rhel8 -- anyring run -- fio $job
-  # A program that cannot be served is refused in one line before it starts.
-  expect kill 125 '^anyring: cannot serve io_uring: .* cannot be replaced' anyring deny --errno kill -- anyring run -- fio $job
+  # Instructions are replaced before the program starts. Without that it is refused in one line.
+  expect kill 0 'err= 0' anyring deny --errno kill -- anyring run -- fio $job
+  expect refused 125 '^anyring: cannot serve io_uring: .* cannot be replaced' \
+    anyring deny --errno kill -- env ANYRING_PATCH=0 anyring run -- fio $job
 }
+
+# jumps NAME MOST PROGRAM DENY...: the program's hot instruction becomes a jump, and no more than MOST calls trap.
+jumps() {
+  name=$1 most=$2 program=$3
+  shift 3
+  rm -f stats
+  expect "$name" 0 'child 0' anyring deny "$@" -- anyring run --stats stats -- "$program" b
+  traps=$(anyring stats stats | sed -n 's/^trapped calls *//p')
+  echo "$name: $traps calls trapped"
+  [ "${traps:-$most}" -lt "$most" ] || { echo "program $name: fails" && failed=1; }
+}
+
+# More than 15,000 calls are served. The first 64 come by a trap, those that come while the instruction is replaced, and a few more.
+jumps jumps 6000 jumps
+jumps jumps-kill 400 jumps --errno kill
+expect no-jumps 0 'child 0' anyring deny -- env ANYRING_PATCH=0 anyring run -- jumps svc
 exit $failed

@@ -34,6 +34,9 @@ ln -f "$tests" "$bin/engine-tests"
 RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --target "$triple" --target-dir "$CARGO_TARGET_DIR/static" \
   -p anyring-conformance --bin anyring-conformance
 ln -f "$CARGO_TARGET_DIR/static/$triple/debug/anyring-conformance" "$bin/anyring-conformance-gnu"
+for how in '' -static; do
+  aarch64-linux-gnu-gcc -O2 -pthread $how -o "$bin/jumps$how" crates/cli/tests/c/jumps-aarch64.c
+done
 # shellcheck source=scripts/apt.sh
 . scripts/apt.sh
 guests=() work=$(mktemp -d)
@@ -98,7 +101,7 @@ exit \$status" sh "${@:3}" >"$log" 2>&1 || status=$?
 }
 
 export HOST_PROGRAMS="$bin/engine-tests $bin/anyring-conformance $bin/anyring-conformance-gnu scripts/host-programs.sh
-  scripts/aarch64-commands.sh scripts/aarch64-guests.sh ${guests[*]}"
+  scripts/aarch64-commands.sh scripts/aarch64-guests.sh $bin/jumps $bin/jumps-static ${guests[*]}"
 HOST_PACKAGES=fio on_host 6.1 "$tests
 $programs
 $cases

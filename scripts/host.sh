@@ -194,7 +194,7 @@ terminal() { echo "-chardev file,id=$1,path=$machine/$1 -device pci-serial,chard
 # shellcheck disable=SC2207 # lists of words
 case $arch in
   x86_64) devices=(-serial "file:$machine/output" -serial "file:$machine/status") model=Nehalem,+xsave,+xsaveopt,+avx,+fsgsbase ;;
-  aarch64) devices=(-machine virt $(terminal output) $(terminal status)) model=max,pauth-impdef=on ;;
+  aarch64) devices=(-machine virt $(terminal output) $(terminal status)) model=max,pauth-impdef=on,sme=off ;;
 esac
 acceleration=(-accel tcg,thread=multi -cpu "${HOST_CPU:-$model}")
 if [ "$arch" = "$(uname -m)" ] && [ -w /dev/kvm ] && grep -qwE 'svm|vmx' /proc/cpuinfo; then

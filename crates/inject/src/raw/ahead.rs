@@ -1,9 +1,9 @@
 //! Instructions that are replaced before they run ([`anyring_serve::patch::ahead`]), as in `patch.rs`:
 //! [`super::patch::patched`] continues as always.
 
-use super::island;
+use super::hot::{self, When};
 use super::object::Object;
-use super::patch::{self, When};
+use super::{island, patch};
 use crate::signals::action::set_mask;
 use crate::sys;
 use anyring_engine::stats;
@@ -25,7 +25,7 @@ pub fn replace(objects: &[Object], traps: bool, may_refuse: bool) {
         };
         for OfRings { offset, is_likely } in of_rings {
             let mask = set_mask(u64::MAX);
-            let replaced = match traps && patch::is_possible() {
+            let replaced = match traps && hot::is_possible() {
                 true => patch::patch(object, start + offset, &NUMBERS, When::Ahead, reports_faults),
                 false => Err("nothing may be replaced here"),
             };

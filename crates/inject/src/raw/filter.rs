@@ -100,7 +100,10 @@ pub fn filters<'a>(
     let ranges = objects.into_iter().flat_map(|object| {
         let behind =
             object.sites.iter().map(|site| site + scan::SYSCALL.len()).filter(|behind| !are_trapped(*behind));
-        addresses(&object.code, behind, mask).filter(|range| !range.exact.is_empty())
+        let at_sites = addresses(&object.code, behind, mask).filter(|range| !range.exact.is_empty());
+        let islands = object.islands.range();
+        let in_islands = (!islands.is_empty()).then(|| addresses(&islands, [].into_iter(), u32::MAX));
+        at_sites.chain(in_islands.into_iter().flatten())
     });
     let (mut filters, empty) = (Vec::new(), || Filter { program: head.clone(), calls, at: Vec::new() });
     let mut filter = empty();
@@ -241,6 +244,7 @@ fn size_of_search(range: &Addresses) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::island::Region;
     use super::*;
     use anyring_serve::filters::bpf::{ABOVE, NATIVE};
     use libc::seccomp_data;
@@ -289,7 +293,8 @@ mod tests {
     fn object(start: usize, sites: impl Iterator<Item = usize>) -> Object {
         let sites = sites.map(|offset| start + offset).collect();
         let code = start..start + 0x100_0000;
-        Object { code, sites, is_plain: true, enters: false, may_change_identity: false, name: 0 }
+        let islands = Region::default();
+        Object { code, sites, is_plain: true, enters: false, may_change_identity: false, name: 0, islands }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! and sets the instruction pointer back. All other registers are the same there, so a handler may also return to that
 //! place.
 
+use super::object::Object;
 use super::patch::patched;
 use super::scan::SYSCALL;
 use crate::signals;
@@ -12,6 +13,7 @@ use anyring_serve::patch::jump::{make_executable, map_at, unmap, Jump};
 use anyring_serve::patch::origin::{forget, islands, origin_of, record_origin};
 use anyring_serve::patch::run::MOVED_AT_MOST;
 use core::mem::{offset_of, size_of};
+use core::ops::Range;
 use libc::{siginfo_t, ucontext_t};
 
 /// The most system call numbers for which one instruction is patched: those of io_uring.
@@ -117,8 +119,9 @@ impl Island {
         Self::unmap(address);
     }
 
-    /// Removes the islands of objects that `is_mapped` does not know any more.
-    pub fn remove_unmapped(is_mapped: impl Fn(u64) -> bool) {
+    /// Removes the islands of all objects but these.
+    pub fn remove_unmapped(objects: &[Object]) {
+        let is_mapped = |identity| objects.iter().any(|object| object.identity() == identity);
         for (island, _) in islands().filter(|(_, object)| !is_mapped(*object)) {
             Self::remove(island);
         }
@@ -144,6 +147,27 @@ impl Island {
     fn unmap(address: usize) {
         unmap(address, size_of::<Self>());
     }
+}
+
+/// The memory of an object's islands: none, since each island is mapped where its jump leads.
+#[derive(Default)]
+pub struct Region {}
+
+impl Region {
+    /// Returns no memory.
+    pub fn reserve(_code: &Range<usize>) -> Self {
+        Self {}
+    }
+
+    /// Returns an empty range: no instruction of an island makes a call.
+    pub fn range(&self) -> Range<usize> {
+        0..0
+    }
+}
+
+/// Returns the addresses of the instructions in this code that a jump has replaced: none, since each stays in place.
+pub fn sites_in(_code: &Range<usize>) -> impl Iterator<Item = usize> {
+    core::iter::empty()
 }
 
 /// Makes faults on islands be reported at their original place. False if that is impossible.

@@ -28,7 +28,7 @@ static OBSERVES: AtomicBool = AtomicBool::new(false);
 fn scans_loaded_objects() -> bool {
     let is_known = || KNOWN.try_lock().is_some_and(|known| known.is_some());
     let declined = super::DECLINED.load(Ordering::Relaxed) || mutated(Mutation::PluginsAreNotScanned);
-    !declined && super::patch::is_enabled() && backend::serves_instructions() && is_known()
+    !declined && super::hot::is_enabled() && backend::serves_instructions() && is_known()
 }
 
 /// Installs the jump: the program is about to load something.

@@ -19,6 +19,7 @@
 mod ahead;
 pub mod dlopen;
 mod filter;
+mod hot;
 mod installed;
 #[cfg_attr(target_arch = "aarch64", path = "aarch64/island.rs")]
 mod island;
@@ -99,7 +100,7 @@ pub fn start() {
     }
     match declined() {
         true => DECLINED.store(true, Ordering::Relaxed),
-        false => patch::prepare(),
+        false => hot::prepare(),
     }
     if let Some(mut known) = KNOWN.lock() {
         cover(known.get_or_insert_default(), When::Start);
@@ -146,7 +147,7 @@ enum When {
 
 fn cover(known: &mut Known, when: When) {
     let first_new = object::scan_new(known);
-    patch::forget_unmapped(&known.objects);
+    hot::forget_unmapped(&known.objects);
     if backend::serves_instructions() {
         // Everything mapped was scanned, and dlopen(3) calls this again.
         descriptors::set_closes_are_seen(!known.may_close);

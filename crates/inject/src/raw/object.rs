@@ -1,6 +1,7 @@
 //! The objects mapped into the process whose code may hold raw `syscall` instructions.
 
 use super::dlopen;
+use super::island::{self, Region};
 use super::scan::{self, Sites};
 use crate::{backend, copy, sys};
 use anyring_engine::os::arch::page_bytes;
@@ -18,7 +19,6 @@ pub struct Object {
     /// The addresses of the instructions.
     pub sites: Vec<usize>,
     /// True if the loader mapped it readable and executable only.
-    #[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
     pub is_plain: bool,
     /// True if one of the instructions is sure to make io_uring_enter(2).
     pub enters: bool,
@@ -26,9 +26,11 @@ pub struct Object {
     pub may_change_identity: bool,
     /// A hash of the name of the object loaded there.
     pub name: u64,
+    /// The memory for islands.
+    pub islands: Region,
 }
 
-#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
+#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // its islands are unmapped with the object
 impl Object {
     /// Returns a value that differs for another object, or for the same at another place.
     pub fn identity(&self) -> u64 {
@@ -178,7 +180,15 @@ fn scan(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
     // SAFETY: the loader mapped these bytes readable, and does not unmap the object while the caller keeps it. A
     // program that rewrites its own code during the scan may spoil the finding, but no memory.
     let code = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
-    let Sites { offsets: sites, may_close, may_change_identity, may_lend_memory } = scan::sites(code)?;
+    let Sites { offsets, mut may_close, may_change_identity, mut may_lend_memory } = scan::sites(code)?;
+    let mut sites = Vec::new();
+    for site in offsets.into_iter().map(|offset| range.start + offset) {
+        alloc::push(&mut sites, site)?;
+    }
+    for site in island::sites_in(range) {
+        alloc::push(&mut sites, site)?;
+        (may_close, may_lend_memory) = (true, true);
+    }
     let is_of_rings = closes_rings_only(&segment.path);
     known.may_close |= may_close && !is_of_rings;
     known.may_lend_memory |= may_lend_memory && !is_of_rings;
@@ -186,10 +196,10 @@ fn scan(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
         known.may_change_identity |= may_change_identity;
         return Ok(None);
     }
-    let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site));
-    let sites = sites.into_iter().map(|offset| range.start + offset).collect();
+    let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site - range.start));
     let (is_plain, name) = (segment.flags & libc::PF_W == 0, segment.seen.name);
-    Ok(Some(Object { code: range.clone(), sites, is_plain, enters, may_change_identity, name }))
+    let islands = Region::reserve(range);
+    Ok(Some(Object { code: range.clone(), sites, is_plain, enters, may_change_identity, name, islands }))
 }
 
 /// Keeps an object from being unmapped.

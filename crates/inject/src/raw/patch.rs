@@ -1,13 +1,11 @@
 //! Replaces trapped instructions by jumps. A trap costs 2.7 us, a jump next to nothing.
 //!
-//! [`is_due`] counts the traps of each instruction, without a lock, in the handler. After [`TRAPS`] traps the trapped
-//! thread, already outside the handler, calls [`apply`] before it makes its call. [`apply`] replaces one of the
-//! instructions directly before the `syscall` (`serve/patch/run.rs`) with a `jmp rel32`. The jump leads to an island
-//! within its reach (`island.rs`), which has a copy of the instructions from there to the `syscall`. After its copy,
-//! the island compares the call's number. If it is not the number that trapped, the island jumps to the `syscall`
-//! itself. Otherwise it jumps to [`patched`], which takes a stack, builds the frame that a trap builds, and continues
-//! as a trap does. Afterwards rax holds the answer, rcx the return address, and r11 the flags, as they do after the
-//! instruction.
+//! [`patch`] replaces one of the instructions directly before the `syscall` (`serve/patch/run.rs`) with a `jmp rel32`.
+//! The jump leads to an island within its reach (`island.rs`), which has a copy of the instructions from there to the
+//! `syscall`. After its copy, the island compares the call's number. If it is not the number that trapped, the island
+//! jumps to the `syscall` itself. Otherwise it jumps to [`patched`], which takes a stack, builds the frame that a trap
+//! builds, and continues as a trap does. Afterwards rax holds the answer, rcx the return address, and r11 the flags, as
+//! they do after the instruction.
 //!
 //! While the instruction is replaced, other threads may be at any instruction. The instructions after the replaced one
 //! stay in place. A thread that has already executed the replaced instruction, or branches to a later one, traps as
@@ -22,100 +20,29 @@
 //! patched page and the islands as its parent has them. After dlclose(3) unmaps an object, its islands stay until the
 //! next scan. Shadow stacks are not affected by jumps. Indirect branch tracking needs an endbr only at the targets of
 //! indirect jumps. [`patched`] begins with an endbr, and the jumps back to the program are `notrack`.
-//!
-//! Handlers of any thread write [`counters`]. [`apply`] runs under the lock of [`super::KNOWN`] with all signals
-//! blocked, since a handler that jumps away would keep the lock.
 
-use super::island::{self, Call, Island};
+use super::hot::When;
+use super::island::{Call, Island};
 use super::object::Object;
 use super::stack::{self, Hint};
 use super::trap;
-use super::{scan, KNOWN};
-use crate::signals::action::set_mask;
 use crate::{probe, signals};
-use anyring_engine::{log, stats};
 use anyring_serve::crossing::{Registers, PATCHED};
 use anyring_serve::patch::ahead::trapping;
 use anyring_serve::patch::jump::Jump;
-use anyring_serve::patch::{counters, origin, run};
+use anyring_serve::patch::{origin, run};
 use anyring_serve::{asm_on_registers, save_registers};
 use core::mem::{offset_of, size_of};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Distances from the code at which no island is placed, since the program itself and the heap above it are there. If
 /// an island kept the heap from growing, allocators would have to go on with mmap(2).
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 26;
 
-static ENABLED: AtomicBool = AtomicBool::new(false);
-
-/// Reads `ANYRING_PATCH`. Called before the first trap.
-pub fn prepare() {
+/// True if the processor has the instructions of [`patched`].
+pub fn is_supported() -> bool {
     const LAHF: u32 = 1; // absent from the first x86-64 processors
-    let declined = crate::environment::variable_os("ANYRING_PATCH").is_some_and(|value| value == "0")
-        || core::arch::x86_64::__cpuid(0x8000_0001).ecx & LAHF == 0;
-    ENABLED.store(!declined, Ordering::Relaxed);
-}
-
-/// Counts a trap of call `number` by the instruction that ends at `behind`. True if it is time to call [`apply`].
-/// Async-signal-safe.
-pub fn is_due(number: i32, behind: usize) -> bool {
-    scan::is_ours(number as u64) && is_possible() && counters::count(behind)
-}
-
-/// True if the program's environment permits patching.
-pub fn is_enabled() -> bool {
-    ENABLED.load(Ordering::Relaxed)
-}
-
-/// True if anything may be patched here.
-pub fn is_possible() -> bool {
-    is_enabled() && !signals::PROCESS.load(Ordering::Relaxed).is_null()
-}
-
-/// Frees the counters and islands of objects that are not mapped any more. Under the lock of [`super::KNOWN`], after a
-/// scan.
-pub fn forget_unmapped(objects: &[Object]) {
-    Island::remove_unmapped(|identity| objects.iter().any(|object| object.identity() == identity));
-    counters::forget(
-        |behind| objects.iter().any(|object| object.code.contains(&(behind - scan::SYSCALL.len()))),
-        // The object may have been mapped anew at the same place. If its jump is still there, hardly anything traps.
-        Island::has_site_before,
-    );
-}
-
-/// Makes calls by the `syscall` that ends at the address `behind` take a jump instead of a trap. This thread has
-/// trapped there, with a call of `number`. If the instruction cannot be patched, it keeps trapping, and the log says
-/// why. If another thread holds the lock, the instruction's traps are counted from zero again.
-pub fn apply(behind: usize, number: u32) {
-    let reports_faults = island::guard_faults(); // first: it looks at the mask, which changes below
-    let mask = set_mask(u64::MAX);
-    match KNOWN.try_lock() {
-        Some(known) => {
-            let site = behind - scan::SYSCALL.len();
-            let objects = known.as_ref().map_or(&[][..], |known| &known.objects);
-            if let Some(object) = objects.iter().find(|object| object.sites.contains(&site)) {
-                match patch(object, site, &[number], When::Trapped, reports_faults) {
-                    Ok(()) => {
-                        stats::stats().patches.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(reason) => log::line(&format!("the system call at {site:#x} keeps trapping: {reason}")),
-                }
-            }
-        }
-        // A thread is in dlopen: start counting again.
-        None => counters::restart(behind),
-    }
-    set_mask(mask);
-}
-
-/// The time at which an instruction is patched.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum When {
-    /// After it has trapped.
-    Trapped,
-    /// Before it first runs: a filter kills for its call.
-    Ahead,
+    core::arch::x86_64::__cpuid(0x8000_0001).ecx & LAHF != 0
 }
 
 /// Patches the instruction at `site`, which may make a call of one of `numbers`. The caller has blocked all signals.

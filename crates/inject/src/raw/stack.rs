@@ -68,13 +68,11 @@ pub const OWNER: usize = offset_of!(Slot, owner);
 /// Offset of `Slot::busy`.
 pub const BUSY: usize = offset_of!(Slot, busy);
 /// Offset of `Slot::flags`.
-#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
+#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only x86-64's instruction leaves them in a register
 pub const FLAGS: usize = offset_of!(Slot, flags);
 /// Offset of `Slot::trapped_at`.
-#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
 pub const TRAPPED_AT: usize = offset_of!(Slot, trapped_at);
 /// Offset of `Slot::base`.
-#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
 pub const BASE: usize = offset_of!(Slot, base);
 /// Offset of the size of the alternate signal stack. The assembly clears that size when it enables the stack again.
 pub const ALTERNATE_SIZE: usize = offset_of!(Slot, alternate) + 8;

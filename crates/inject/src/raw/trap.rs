@@ -4,7 +4,7 @@
 //! A patched call reaches [`trampoline`] without the signal, from [`super::patch`].
 
 use super::filter::MARK;
-use super::patch;
+use super::hot;
 use super::scan;
 use super::stack;
 use crate::signals::action;
@@ -56,7 +56,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         return true;
     };
     registers.stack = core::ptr::from_ref(slot) as u64;
-    registers.patch = u64::from(meant.is_none() && patch::is_due(number, registers.rip as usize));
+    registers.patch = u64::from(meant.is_none() && hot::is_due(number, registers.rip as usize));
     let is_alternate = slot.mark_disabled(trapped_at, alternate);
     let top = match mutated(Mutation::TrampolineOnTheProgramsStack) {
         true => trapped_at & !(align_of::<Registers>() - 1),
@@ -95,7 +95,7 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
         stats::stats().traps.fetch_add(1, Ordering::Relaxed);
     }
     if registers.patch == 1 {
-        entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));
+        entry::aside(|| hot::apply(registers.rip as usize, registers.rax as u32));
     }
     let answer = entry::answer_any(|| {
         point(Point::Trap);

@@ -8,11 +8,15 @@
 //! | `decode.rs`, `run.rs` | which of the instructions before may run elsewhere |
 //! | `jump.rs` | the jump, and memory that it reaches |
 //! | `between.rs` | code for tests |
+//! | `code_aarch64.rs` | aarch64's islands, whose tests run here, too |
 //! | `origin.rs` | which instructions were moved where |
 
 pub mod ahead;
 #[cfg(test)]
 mod between;
+#[cfg(test)]
+#[path = "code_aarch64.rs"]
+mod code;
 pub mod counters;
 pub mod decode;
 pub mod jump;

@@ -18,7 +18,7 @@ pub fn sites(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
     let words = code.chunks_exact(4).enumerate();
     words.filter(|(_, bytes)| is_call(word(bytes))).map(|(index, _)| {
         let offset = index * 4;
-        Site { offset, number: loaded_number(code, offset), is_sure: true }
+        Site { offset, number: loaded_number(code, offset), is_sure: is_among_instructions(code, offset) }
     })
 }
 
@@ -27,8 +27,22 @@ fn word(bytes: &[u8]) -> u32 {
 }
 
 /// True for `svc` with any operand: Linux ignores it.
-fn is_call(instruction: u32) -> bool {
+pub fn is_call(instruction: u32) -> bool {
     instruction & 0xffe0_001f == 0xd400_0001
+}
+
+/// True if the words before and after are possible instructions. In data between functions, one of them is mostly none.
+fn is_among_instructions(code: &[u8], offset: usize) -> bool {
+    let is_none = |word: u32| match word >> 25 & 15 {
+        0 => word >> 31 == 0,
+        group => group == 1 || group == 3,
+    };
+    let beside = [offset.checked_sub(4).map(|before| &code[before..]), code.get(offset + 4..)];
+    beside
+        .into_iter()
+        .flatten()
+        .filter_map(|bytes| bytes.first_chunk())
+        .all(|bytes| !is_none(u32::from_le_bytes(*bytes)))
 }
 
 /// Returns the constant that the instructions before `until` load into x8. `None` if another instruction may write it

@@ -1,10 +1,13 @@
 //! The way from the SIGSYS of a trapped instruction to the emulated call and back, by [`anyring_serve::crossing`], on the
 //! stacks of [`super::stack`].
 //!
+//! A patched call comes from [`super::patch`] instead, and ends there ([`emulate_jumped`]).
+//!
 //! The copy of the trap's frame also serves unwinders and debuggers. They take [`trampoline`] for the code after a
 //! signal handler (`mov x8, 139; svc 0`), with the frame at its stack pointer.
 
 use super::filter::MARK;
+use super::hot;
 use super::scan;
 use super::stack::{self, Slot};
 use crate::signals::action;
@@ -12,7 +15,8 @@ use crate::{dispatch, entry, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::ring::broken::contain_any;
 use anyring_engine::stats;
-use anyring_serve::crossing::{self, Frame};
+use anyring_serve::crossing::{self, Frame, Jumped};
+use anyring_serve::patch::island;
 use anyring_serve::signals::trap::trapped_call;
 use core::arch::naked_asm;
 use core::mem::size_of;
@@ -27,6 +31,8 @@ const ROOM: usize = 64 << 10;
 struct Trapped {
     frame: Frame,
     number: i32,
+    /// True if the instruction must be patched before the call is made.
+    is_due: bool,
     slot: &'static Slot,
 }
 
@@ -46,6 +52,10 @@ pub fn prepare() {}
 /// As [`crate::signals::Guard`].
 pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let Some(number) = trapped_call(info, MARK) else { return false };
+    // An island's own call may be another one for the kernel.
+    let meant = island::set_back(context).map(|number| number as i32);
+    let is_on_island = meant.is_some();
+    let number = meant.unwrap_or(number);
     let this = core::ptr::from_mut(context) as usize;
     let trapped_at = context.uc_mcontext.sp as usize;
     // Without a stack, or if taking one panics, the call is made here, if there is room.
@@ -56,19 +66,20 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
             true => -(libc::ENOMEM as isize),
             false => {
                 action::set_mask(*crossing::mask_of(context));
-                call(number, context)
+                call_by_trap(number, context)
             }
         };
         keep_alternate(context, number, answer);
         crossing::complete(context, answer, true);
         return true;
     };
-    cross(context, number, slot);
+    let is_due = !is_on_island && hot::is_due(number, context.uc_mcontext.pc as usize);
+    cross(context, number, is_due, slot);
     true
 }
 
 /// Makes the signal return into [`trampoline`], on the stack of `slot`.
-fn cross(context: &mut ucontext_t, number: i32, slot: &'static Slot) {
+fn cross(context: &mut ucontext_t, number: i32, is_due: bool, slot: &'static Slot) {
     let is_alternate = slot.mark_disabled(context.uc_mcontext.sp as usize, &context.uc_stack);
     let at = (slot.top() - size_of::<Trapped>()) as *mut Trapped;
     // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page. The context is that
@@ -76,7 +87,7 @@ fn cross(context: &mut ucontext_t, number: i32, slot: &'static Slot) {
     let copy = unsafe {
         let frame = Frame::copied(context, at as usize, is_alternate);
         let copy = frame.copy();
-        at.write(Trapped { frame, number, slot });
+        at.write(Trapped { frame, number, is_due, slot });
         copy
     };
     context.uc_mcontext.regs[0] = at as u64;
@@ -121,21 +132,36 @@ unsafe extern "C" fn leave() {
 /// Makes the trapped call, outside the handler.
 unsafe extern "C" fn emulate(trapped: *mut Trapped) -> Onward {
     // SAFETY: the trampoline passes what `cross` has written.
-    let Trapped { frame, number, slot } = unsafe { &mut *trapped };
+    let Trapped { frame, number, is_due, slot } = unsafe { &mut *trapped };
     frame.begin();
-    let answer = call(*number, frame.context());
+    if *is_due {
+        entry::aside(|| hot::apply(frame.context().uc_mcontext.pc as usize, *number as u32));
+    }
+    let answer = call_by_trap(*number, frame.context());
     keep_alternate(frame.context_mut(), *number, answer);
     frame.end(answer);
     Onward { frame: frame.home(), slot }
 }
 
-/// Makes the call with the arguments in the context.
-fn call(number: i32, context: &ucontext_t) -> isize {
-    let errno = sys::errno();
+/// Makes a call that came by a jump, and returns its answer.
+pub unsafe extern "C" fn emulate_jumped(jumped: *mut Jumped) -> isize {
+    // SAFETY: `patched` passes what it has written at the top of its own stack.
+    let jumped = unsafe { &*jumped };
+    call(jumped.number as i64, jumped.args())
+}
+
+/// Makes a trapped call with the arguments in the context.
+fn call_by_trap(number: i32, context: &ucontext_t) -> isize {
     stats::stats().traps.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+    call(i64::from(number), crossing::args(context))
+}
+
+/// Makes the call, and leaves errno as it is.
+fn call(number: i64, args: [usize; 6]) -> isize {
+    let errno = sys::errno();
     let answer = entry::answer_any(|| {
         point(Point::Trap);
-        dispatch::call(i64::from(number), crossing::args(context))
+        dispatch::call(number, args)
     });
     sys::set_errno(errno);
     answer
