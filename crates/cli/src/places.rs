@@ -31,6 +31,18 @@ impl Places {
         }
     }
 
+    /// Describes the frames of a stack, innermost first. Leaves out the functions of an io_uring library at its inner
+    /// end.
+    pub fn callers(&self, frames: &[String]) -> Vec<String> {
+        let lines: Vec<_> = frames.iter().flat_map(|frame| self.describe(frame)).collect();
+        let inner = lines.iter().take_while(|line| is_of_library(line)).count();
+        if inner == lines.len() {
+            lines
+        } else {
+            lines[inner..].to_vec()
+        }
+    }
+
     /// Describes a frame for people, as `FUNCTION (SOURCE:LINE)`. Functions that were inlined there come first, a string
     /// each. Without debug information the text is `FUNCTION (FILE+0xADDRESS)`, and without symbols it is the frame
     /// itself.
@@ -71,6 +83,12 @@ impl Places {
         }
         lines
     }
+}
+
+/// True if the line names a function of liburing or of the crate io-uring.
+fn is_of_library(line: &str) -> bool {
+    let name = line.trim_start_matches(['_', '<']);
+    name.starts_with("io_uring_") || name.starts_with("io_uring::") || line.contains("/liburing.so")
 }
 
 /// Returns the file with the debug information of a program or library. If there is a separate file with the same build

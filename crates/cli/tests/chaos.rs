@@ -8,6 +8,7 @@ use common::{
 };
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 /// Returns the last rule, which reveals the bug. The rules before it only make the program reach the place.
 fn last_of(rules: &str) -> &str {
@@ -266,6 +267,7 @@ fn the_test_report_has_a_case_for_each_seed() {
     // What was injected, and where the program was.
     let (_, xml) = report("late", &["sh", "-c", &format!("'{program}' reuse-write right; exit 3")]);
     assert!(xml.contains(".late: late: ") && xml.contains("\n    at main ("), "{xml}");
+    assert!(xml.contains(" ms after the start\n    at main ("), "{xml}");
     let (status, xml) = report("short", &[program, "reuse-write", "right"]);
     assert_eq!(status, Some(0));
     assert!(xml.contains("tests=\"3\" failures=\"0\" errors=\"0\"") && xml.contains("\"seed 3\"/>"), "{xml}");
@@ -273,6 +275,36 @@ fn the_test_report_has_a_case_for_each_seed() {
     assert_eq!(status, Some(125));
     assert!(xml.contains("failures=\"0\" errors=\"3\"") && xml.contains("made no ring"), "{xml}");
     one_line_failure(&chaos(&["--runs", "2", "--junit", "/nowhere/chaos.xml"], &["true"]), 125);
+}
+
+/// Each injection of a failed run is a line, with the request, the time and the place.
+#[test]
+fn a_failure_lists_its_injections_in_the_order_of_time() {
+    let Some(program) = program() else { return };
+    let begin = Instant::now();
+    let found = chaos(
+        &["--rules", "late", "--runs", "3"],
+        &["sh", "-c", &format!("'{program}' reuse-write right; exit 3")],
+    );
+    let limit_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let said = stderr(&found);
+    assert_eq!(found.status.code(), Some(1), "{said}");
+    let injections: Vec<_> = said.lines().filter(|line| line.contains(".late: late: ")).collect();
+    let count = said.split(" injection").next().and_then(|text| text.rsplit(' ').next()?.parse().ok());
+    assert_eq!(count, Some(injections.len()), "{said}");
+    let mut last_ms = 0.0;
+    for line in &injections {
+        assert!(
+            line.contains("WRITE, user_data 0x7: ") && line.contains(" ms after the start, at main ("),
+            "{line}"
+        );
+        assert!(line.contains("chaos.c:"), "{line}");
+        let time = line.split(" ms after the start").next().and_then(|text| text.rsplit(' ').next()?.parse().ok());
+        let time_ms: f64 = time.expect("a time");
+        assert!((last_ms..limit_ms).contains(&time_ms) && time_ms > 0.0, "{said}");
+        last_ms = time_ms;
+    }
+    assert!(!injections.is_empty());
 }
 
 #[test]

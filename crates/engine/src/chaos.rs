@@ -35,12 +35,14 @@ struct Settings {
     rules: Rules,
     /// The injections to make. `None` for all injections that are drawn.
     only: Option<BTreeSet<Name>>,
+    /// The time at which the process began, by CLOCK_MONOTONIC.
+    began_ns: u64,
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
 /// The settings of rings that only report the memory they fill.
-static NOTHING: Settings = Settings { seed: 0, rules: Rules::none(), only: None };
+static NOTHING: Settings = Settings { seed: 0, rules: Rules::none(), only: None, began_ns: 0 };
 
 /// The hook that is called for program memory that a request has filled, with its address and size in bytes.
 static FILLED: OnceLock<fn(usize, usize)> = OnceLock::new();
@@ -95,7 +97,7 @@ pub fn begin(seed: &str, rules: Option<&str>, only: Option<&str>, log: Option<&s
     if let Some(file) = log {
         journal::open(file).map_err(|error| format!("{file}: {error}"))?;
     }
-    let _ = SETTINGS.set(Settings { seed, rules, only });
+    let _ = SETTINGS.set(Settings { seed, rules, only, began_ns: Clock::Monotonic.now_ns() });
     Ok(())
 }
 
@@ -264,7 +266,7 @@ impl Chaos {
     /// Decides whether `rule` is followed at `position`. Returns the random bits of the injection, or `None` if there
     /// is none.
     pub fn draw(&self, rule: Rule, position: u64) -> Option<Draw> {
-        let Settings { seed, rules, only } = self.settings;
+        let Settings { seed, rules, only, .. } = self.settings;
         if !rules.has(rule) {
             return None;
         }
@@ -292,9 +294,9 @@ impl Chaos {
     fn write(&self, kind: &str, rule: Rule, position: u64, fields: &str, what: &str) {
         let (name, seed, pid) = (self.name(rule, position), self.settings.seed, std::process::id());
         let (ring, rule) = (self.ring, rule.name());
-        journal::line(&format!(
-            "{{\"seed\":{seed},\"{kind}\":\"{name}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring}{fields},\"what\":\"{what}\"}}\n"
-        ));
+        let after_us = Clock::Monotonic.now_ns().saturating_sub(self.settings.began_ns) / 1_000;
+        let whose = format!("\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring},\"after_us\":{after_us}");
+        journal::line(&format!("{{\"seed\":{seed},\"{kind}\":\"{name}\",{whose}{fields},\"what\":\"{what}\"}}\n"));
     }
 
     /// Returns the code addresses from which the calling thread called io_uring_enter(2), as a field of the log.
@@ -414,7 +416,7 @@ mod tests {
 
     fn chaos(seed: u64, only: Option<&str>) -> Chaos {
         let only = only.map(|name| BTreeSet::from([Name::parse(name).expect("a name")]));
-        Chaos::new(Box::leak(Box::new(Settings { seed, rules: Rules::permitted(), only })), 1)
+        Chaos::new(Box::leak(Box::new(Settings { seed, rules: Rules::permitted(), only, began_ns: 0 })), 1)
     }
 
     fn drawn(chaos: &Chaos, rule: Rule) -> Vec<u64> {

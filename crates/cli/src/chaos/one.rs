@@ -34,6 +34,8 @@ pub struct Injection {
     rule: String,
     opcode: Option<String>,
     user_data: Option<u64>,
+    /// The time since the process began.
+    after_us: u64,
     what: String,
     /// The program's stack when it called io_uring_enter(2), innermost frame first.
     #[serde(default)]
@@ -51,14 +53,19 @@ impl Injection {
         with_frames(self.describe(), &self.at, places)
     }
 
+    /// Describes the injection in one line, with the innermost function of the program.
+    pub fn line(&self, places: &Places) -> String {
+        let place = places.callers(&self.at).into_iter().next();
+        place.map_or_else(|| self.describe(), |place| format!("{}, at {place}", self.describe()))
+    }
+
     fn describe(&self) -> String {
         let Injection { name, rule, what, .. } = self;
-        match (&self.opcode, self.user_data) {
-            (Some(opcode), Some(user_data)) => {
-                format!("{name}: {rule}: {opcode}, user_data {user_data:#x}: {what}")
-            }
-            _ => format!("{name}: {rule}: {what}"),
-        }
+        let request = match (&self.opcode, self.user_data) {
+            (Some(opcode), Some(user_data)) => format!("{opcode}, user_data {user_data:#x}: "),
+            _ => String::new(),
+        };
+        format!("{name}: {rule}: {request}{what}, {:.3} ms after the start", self.after_us as f64 / 1_000.0)
     }
 }
 
@@ -109,8 +116,8 @@ impl Finding {
 }
 
 fn with_frames(line: String, frames: &[String], places: &Places) -> Vec<String> {
-    let frames = frames.iter().flat_map(|frame| places.describe(frame)).map(|place| format!("    at {place}"));
-    std::iter::once(line).chain(frames).collect()
+    let frames = places.callers(frames);
+    std::iter::once(line).chain(frames.iter().map(|place| format!("    at {place}"))).collect()
 }
 
 /// A line of the engine's log.

@@ -16,8 +16,8 @@ use std::ops::{ControlFlow, Range};
 /// The reason why nothing is proven.
 const NO_RING: &str = "the program made no ring that anyring served";
 
-/// Number of injections that a failed case of the test report lists.
-const CASE_INJECTIONS: usize = 20;
+/// Number of injections of a failed run that are listed.
+const INJECTIONS: usize = 20;
 
 /// The results of the runs so far.
 pub struct Report<'a> {
@@ -103,8 +103,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Prints a run that failed: its last output, how it failed, and the command that repeats it. Prints nothing if an
-    /// earlier run failed in the same way.
+    /// Prints a run that failed: its last output, how it failed, its injections, and the command that repeats it.
+    /// Prints nothing if an earlier run failed in the same way.
     fn print_failure(&self, seed: u64, how: &str, run: &Run) {
         if !self.failures.is_new(how) {
             return;
@@ -113,6 +113,7 @@ impl<'a> Report<'a> {
         say(&format!("seed {seed} fails: {how}; {}", count(run.injections.len())));
         self.print_findings(run);
         if !self.options.shrink {
+            injections(run, |it| vec![it.line(&self.places)]).iter().for_each(|line| say(line));
             say(&self.again(seed, run));
         }
     }
@@ -213,10 +214,8 @@ impl Case {
     fn of(places: &Places, seed: u64, run: &Run, again: String) -> Case {
         let output = String::from_utf8_lossy(&run.output);
         let findings = run.findings.iter().flat_map(|it| it.lines(places));
-        let injections = run.injections.iter().take(CASE_INJECTIONS).flat_map(|it| it.lines(places));
-        let left = run.injections.len().saturating_sub(CASE_INJECTIONS);
-        let more = (left != 0).then(|| format!("{left} more injections (--log has all of them)"));
-        let lines = output.lines().map(str::to_owned).chain(findings).chain(injections).chain(more);
+        let injections = injections(run, |it| it.lines(places));
+        let lines = output.lines().map(str::to_owned).chain(findings).chain(injections);
         // Only a failure's details are written.
         let details = run.failure.as_ref().map(|_| lines.chain([again]).collect::<Vec<_>>().join("\n"));
         let failure = run.failure.as_ref().map(|how| format!("{how}; {}", count(run.injections.len())));
@@ -307,6 +306,13 @@ fn ranges(numbers: &[u64]) -> String {
         [] => String::new(),
     };
     groups.map(range).collect::<Vec<_>>().join(", ")
+}
+
+/// Describes the first injections of a run, and says how many more there are.
+fn injections(run: &Run, describe: impl Fn(&Injection) -> Vec<String>) -> Vec<String> {
+    let left = run.injections.len().saturating_sub(INJECTIONS);
+    let more = (left != 0).then(|| format!("{left} more injections (--log has all of them)"));
+    run.injections.iter().take(INJECTIONS).flat_map(describe).chain(more).collect()
 }
 
 pub fn say(line: &str) {
