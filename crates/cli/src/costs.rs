@@ -86,6 +86,7 @@ fn measure(by_kernel: bool) -> Option<Costs> {
         poll_ns: (poll_ns - poll_once_ns).max(0.0),
         timeout_ns,
         timeout_alone_ns,
+        tick_ns: once_ns.unwrap_or(0.0),
         worker_ns: worker_ns.max(0.0),
         lookup_ns: lookup_ns.max(0.0),
         overflow_ns: overflow_ns.max(0.0) * 64.0 / 48.0,

@@ -296,7 +296,8 @@ fn punted_reads(kinds: &Kinds, files: &[FilesOn], saved: impl Fn(u64) -> Saved) 
     let (why, advice) = match why {
         Why::Direct => (
             "the files are open with O_DIRECT".to_owned(),
-            "read aligned, at most max_sectors_kb each and nr_requests at a time",
+            "sync what was written through the page cache (fdatasync), and read aligned, at most max_sectors_kb each and \
+             nr_requests at a time",
         ),
         Why::NoForm => (
             format!("{name} has no nonblocking read{source}"),
@@ -331,7 +332,8 @@ fn punted_writes(kinds: &Kinds, files: &[FilesOn], saved: impl Fn(u64) -> Saved)
     let (why, advice) = match why {
         Why::Direct => (
             ": the file is open with O_DIRECT".to_owned(),
-            "allocate the file before (fallocate), and write max_sectors_kb at most",
+            "allocate the file before (fallocate), evict what of it is cached (POSIX_FADV_DONTNEED), and write \
+             max_sectors_kb at most",
         ),
         Why::WouldWait => (
             format!(": {name} has to wait where a write needs new blocks{source}"),

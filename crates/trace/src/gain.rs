@@ -16,6 +16,9 @@ pub struct Costs {
     pub timeout_ns: f64,
     /// A TIMEOUT with a call of its own, which a multishot TIMEOUT would save.
     pub timeout_alone_ns: f64,
+    /// A wake-up by a multishot TIMEOUT.
+    #[serde(default)]
+    pub tick_ns: f64,
     /// Handing a request to a worker, and being notified of its completion.
     pub worker_ns: f64,
     /// Looking up a descriptor that could be registered.
@@ -40,6 +43,7 @@ impl Costs {
             &mut self.poll_ns,
             &mut self.timeout_ns,
             &mut self.timeout_alone_ns,
+            &mut self.tick_ns,
             &mut self.worker_ns,
             &mut self.lookup_ns,
         ];

@@ -19,6 +19,7 @@ mod tally;
 
 pub use habits::Habits;
 pub use rates::Rates;
+use habits::Small;
 use tally::{Key, Path, RingTally, DESCRIPTORS};
 
 /// Number of requests in flight beyond which the summary forgets those that ask for no CQE on success. Without a
@@ -68,6 +69,7 @@ struct PathPending {
 }
 
 /// Counts events by ring, by kind of request and by thread.
+    small: Option<Small>,
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     rings: BTreeMap<u32, RingTally>,
@@ -234,7 +236,7 @@ impl Summary {
     }
 
     fn count_done(&mut self, done: Vec<Option<PathPending>>, path: Path) {
-        for PathPending { ring, key, latency_ns } in done.into_iter().flatten() {
+        for PathPending { ring, key, latency_ns, small } in done.into_iter().flatten() {
             if let Some(ring) = self.rings.get_mut(&ring) {
                 ring.of_kind(key).record(path, latency_ns);
             }
@@ -242,6 +244,7 @@ impl Summary {
     }
 
     /// The request of an event. The kernel reports an overflow without the request's address: it is the first with
+                small.into_iter().filter(|_| path == Path::KernelAio).for_each(|small| ring.habits.waited(small));
     /// that user_data.
     fn request_of(&self, event: &Event) -> u32 {
         if event.request != 0 || event.kind != Kind::CqeOverflow {
@@ -328,7 +331,7 @@ impl Summary {
             request.path = Path::KernelAio;
         }
         ring.with_workers -= u64::from(request.path == Path::Worker && ring.with_workers != 0);
-        ring.habits.complete(&request, event);
+        let small = ring.habits.complete(&request, event);
         let tally = ring.of_kind(key);
         let is_forced = request.flags & u32::from(IOSQE_ASYNC) != 0;
         tally.forced += u64::from(is_forced);
@@ -356,7 +359,7 @@ impl Summary {
             tally.record(request.path, latency_ns);
         }
         if !self.has_sizes && event.len != 1 {
-            let untold = open.then_some(PathPending { ring: event.ring, key, latency_ns });
+            let untold = open.then_some(PathPending { ring: event.ring, key, latency_ns, small });
             self.threads.complete(event.thread, untold, request.next != 0 && event.result >= 0);
         }
         if let Some(next) = self.in_flight.get_mut(&(event.ring, request.next)).filter(|_| request.next != 0) {

@@ -154,9 +154,10 @@ pub fn run_traced(
 }
 
 /// Sets the number of processors that the program could use during the trace: those that it used, and those that
-/// were `idle`.
+/// were `idle`. A processor that was busy for more than a quarter of the time is not idle: followed advice that needs it
+/// made programs slower.
 fn among_others(costs: Costs, idle: Option<Duration>, elapsed_ns: u64) -> Costs {
-    let idle = idle.map(|idle| (idle.as_nanos() as f64 / elapsed_ns.max(1) as f64).round() as u32);
+    let idle = idle.map(|idle| (idle.as_nanos() as f64 / elapsed_ns.max(1) as f64 + 0.25) as u32);
     Costs { cores: costs.cores.min(idle.map_or(u32::MAX, |idle| 1 + idle)), ..costs }
 }
 
@@ -396,4 +397,19 @@ fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Re
     let unserved = Some(Unserved::follow(source.file()));
     let why = not_kernel.clone().unwrap_or_else(|| "asked for".to_owned());
     Ok(Chosen { source: Box::new(source), by_kernel: false, why, not_kernel, by_host, unserved })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_that_others_use_half_of_the_time_is_not_idle() {
+        let cores = |idle_ms| {
+            let here = Costs { cores: 4, ..Costs::default() };
+            among_others(here, Some(Duration::from_millis(idle_ms)), 1_000_000_000).cores
+        };
+        assert_eq!([cores(0), cores(600), cores(800), cores(1_700), cores(9_000)], [1, 1, 2, 2, 4]);
+        assert_eq!(among_others(Costs { cores: 4, ..Costs::default() }, None, 1).cores, 4);
+    }
 }

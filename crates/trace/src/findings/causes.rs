@@ -41,7 +41,8 @@ fn sync_each(ring: &RingReport) -> Found {
     let evidence =
         format!("{} FSYNCs for {} writes took {} in all", habits.syncs, habits.writes, time(Some(habits.sync_ns)));
     let advice = "share an FSYNC between writes that may be lost together (group commit)";
-    Some(("sync_each", evidence, advice, Saved::elapsed(habits.sync_ns as f64 * (1.0 - each / GROUP))))
+    let left = each * habits.syncs_together() / GROUP;
+    Some(("sync_each", evidence, advice, Saved::elapsed(habits.sync_ns as f64 * (1.0 - left).max(0.0))))
 }
 
 /// True if most requests are submitted by a call of their own. If such a request is saved, so is its call.
@@ -69,6 +70,7 @@ fn timeout_again(ring: &RingReport, around: &Around) -> Found {
     let advice = "make it once, if its time is the same: IORING_TIMEOUT_MULTISHOT (Linux 6.4)";
     let costs = &around.costs;
     let each_ns = if submits_alone(ring) { costs.timeout_alone_ns } else { costs.timeout_ns };
-    let saved = Saved::cpu(count as f64 * each_ns);
+    let spared = if ring.by_kernel { 0.0 } else { ring.habits.wakes_spared() };
+    let saved = Saved::cpu(count as f64 * each_ns + spared * costs.tick_ns);
     (count >= FEW).then_some(("timeout_again", evidence, advice, saved))
 }

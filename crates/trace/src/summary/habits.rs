@@ -13,6 +13,9 @@ use std::collections::HashSet;
 /// The most bytes of a small transfer. Larger transfers keep a device busy even one at a time.
 const SMALL_BYTES: i32 = 64 << 10;
 
+/// The most periods by which one TIMEOUT counts as late. A longer one was meant to be longer.
+const LATEST: u64 = 16;
+
 /// The habits seen on one ring.
 #[derive(Debug, Clone, Default)]
 pub struct Habits {
@@ -27,16 +30,31 @@ pub struct Habits {
     pub writes: u64,
     /// Time during which at least one FSYNC or FDATASYNC was in flight.
     pub sync_ns: u64,
+    /// Total time of all of them.
+    sync_total_ns: u64,
     /// One-shot POLL_ADDs of a descriptor that an earlier POLL_ADD had polled.
     pub polls_again: u64,
     /// One-shot TIMEOUTs that took about as long as the TIMEOUT before.
     pub timeouts_again: u64,
+    /// Further expirations of a multishot TIMEOUT that would have been due when a one-shot TIMEOUT woke the program
+    /// late.
+    late_ticks: u64,
+    /// The least time that one of those TIMEOUTs took.
+    least_ns: u64,
     in_flight: u64,
     /// The request that has been alone in flight since its submission.
     single: Option<u32>,
     synced_until_ns: u64,
     polled: HashSet<i32>,
     tick_ns: u64,
+}
+
+/// A small transfer that is complete.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Small {
+    /// True if nothing else was in flight.
+    is_alone: bool,
+    latency_ns: u64,
 }
 
 /// The sort of an operation, as far as it matters here.
@@ -78,27 +96,28 @@ impl Habits {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Counts a request that has posted its last CQE.
-    pub(super) fn complete(&mut self, request: &InFlight, event: &Event) {
+    /// Counts a request that has posted its last CQE. Returns it if it is a small transfer that may have waited for its
+    /// device: the kernel's later events say whether it did.
+    pub(super) fn complete(&mut self, request: &InFlight, event: &Event) -> Option<Small> {
         self.in_flight = self.in_flight.saturating_sub(1);
         let latency_ns = event.time_ns.saturating_sub(request.submitted_ns);
-        let is_alone = self.single == Some(event.request) && request.path != Path::Inline;
+        let small = Small { is_alone: self.single == Some(event.request), latency_ns };
         let is_small = (1..=SMALL_BYTES).contains(&event.result);
-        match sort(request.opcode) {
+        let sort = sort(request.opcode);
+        self.writes += u64::from(sort == Sort::Write);
+        match sort {
+            Sort::Read | Sort::Write if is_small && request.path == Path::Inline => return Some(small),
             // A worker's write does not count: parallel writes would wait for the file's lock as well.
-            Sort::Read | Sort::Write if is_small && self.waits_for_device(request) => {
-                self.small += 1;
-                self.alone += u64::from(is_alone);
-                self.alone_ns += if is_alone { latency_ns } else { 0 };
-            }
+            Sort::Read | Sort::Write if is_small && waits_for_device(request) => self.waited(small),
             Sort::Sync => {
                 self.syncs += 1;
                 let begin_ns = request.begun_ns.max(self.synced_until_ns);
                 self.sync_ns += event.time_ns.saturating_sub(begin_ns);
+                self.sync_total_ns += event.time_ns.saturating_sub(request.begun_ns);
                 self.synced_until_ns = event.time_ns;
             }
             Sort::Poll if !request.several && event.result > 0 => {
-                let Some(fd) = request.looked_up else { return };
+                let fd = request.looked_up?;
                 let was_polled = self.polled.contains(&fd);
                 self.polls_again += u64::from(was_polled);
                 if !was_polled && self.polled.len() < DESCRIPTORS {
@@ -109,10 +128,35 @@ impl Habits {
                 let is_again = self.tick_ns != 0 && latency_ns < 2 * self.tick_ns && self.tick_ns < 2 * latency_ns;
                 self.timeouts_again += u64::from(is_again);
                 self.tick_ns = latency_ns;
+                self.least_ns = if self.least_ns == 0 { latency_ns } else { self.least_ns.min(latency_ns) };
+                // Of several in a row that take longer, only the first may be late.
+                let late = (latency_ns / self.least_ns.max(1) - 1).min(LATEST);
+                self.late_ticks += if is_again { 0 } else { late };
             }
             _ => {}
         }
-        self.writes += u64::from(sort(request.opcode) == Sort::Write);
+        None
+    }
+
+    /// Counts a small transfer that waited for its device.
+    pub(super) fn waited(&mut self, small: Small) {
+        self.small += 1;
+        if small.is_alone {
+            self.alone += 1;
+            self.alone_ns += small.latency_ns;
+        }
+    }
+
+    /// The number of wake-ups that a multishot TIMEOUT spares, on an engine that keeps its period: expirations that are
+    /// due at the same time share one.
+    pub fn wakes_spared(&self) -> f64 {
+        let [count, late] = [self.timeouts_again, self.late_ticks].map(|it| it as f64);
+        count * late / (count + late).max(1.0)
+    }
+
+    /// Average number of FSYNCs in flight, while there is one. A journal commits them together.
+    pub fn syncs_together(&self) -> f64 {
+        self.sync_total_ns as f64 / self.sync_ns.max(1) as f64
     }
 
     /// True if most small transfers had nothing else in flight. Where fewer had, the program keeps several in flight,
@@ -120,13 +164,13 @@ impl Habits {
     pub fn is_one_in_flight(&self) -> bool {
         self.alone >= crate::findings::FEW && 2 * self.alone >= self.small
     }
+}
 
-    fn waits_for_device(&self, request: &InFlight) -> bool {
-        match request.path {
-            Path::KernelAio => true,
-            Path::Worker => sort(request.opcode) == Sort::Read,
-            Path::Inline | Path::Poll => false,
-        }
+fn waits_for_device(request: &InFlight) -> bool {
+    match request.path {
+        Path::KernelAio => true,
+        Path::Worker => sort(request.opcode) == Sort::Read,
+        Path::Inline | Path::Poll => false,
     }
 }
 
@@ -173,6 +217,24 @@ mod tests {
         assert!(most(200) && !most(199), "the others show that it keeps several in flight");
     }
 
+    /// A program that waits by epoll makes no call on the ring while a device works.
+    #[test]
+    fn a_device_is_waited_for_without_a_call_on_the_kernels_ring_too() {
+        let mut summary = Summary::new(false);
+        for request in 1..=200 {
+            let of = |kind, after_ns| Event {
+                thread: 9,
+                ..event(kind, Opcode::Readv, request, u64::from(request) * 1_000_000 + after_ns)
+            };
+            summary.add(&Event { len: 1, ..of(Kind::Enter, 0) });
+            summary.add(&Event { len: 0, ..of(Kind::SubmitReq, 10) });
+            summary.add(&Event { result: 4096, ..of(Kind::Complete, 70_010) });
+            summary.add(&Event { ring: 0, len: 1, ..of(Kind::TaskWorkRun, 70_020) });
+        }
+        let habits = summary.report(0).rings.remove(0).habits;
+        assert_eq!((habits.alone, habits.small, habits.alone_ns), (200, 200, 200 * 70_000));
+    }
+
     #[test]
     fn an_fsync_counts_from_when_it_can_begin_and_two_at_a_time_once() {
         let of = |kind, opcode, request, time_ns| event(kind, opcode, request, time_ns);
@@ -186,6 +248,7 @@ mod tests {
             of(Kind::Complete, Opcode::Fsync, 3, 120),
         ]);
         assert_eq!((found.writes, found.syncs, found.sync_ns), (1, 2, 80));
+        assert_eq!(found.syncs_together(), f64::from(60 + 70) / 80.0);
     }
 
     #[test]
@@ -206,6 +269,8 @@ mod tests {
         }
         let found = habits(&events);
         assert_eq!((found.polls_again, found.timeouts_again), (2, 1));
+        // The last TIMEOUT took nine periods, so a multishot one would have expired eight times more.
+        assert_eq!(found.wakes_spared(), 8.0 / 9.0);
         // A multishot request is submitted once.
         let shot = |event: &Event| match event.kind {
             Kind::Complete => Event { flags: IORING_CQE_F_MORE, ..*event },
