@@ -115,6 +115,32 @@ fn a_program_that_makes_the_file_of_events_smaller_does_not_end_the_tracer() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("No ring was made."));
 }
 
+/// The file of events belongs to the user who traces.
+#[test]
+fn a_process_that_may_not_write_events_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        return common::skipped("a process without events: only root can change the user");
+    }
+    // Another user may not reach the folder of the build.
+    let folder = tempfile::Builder::new().prefix("anyring-").tempdir_in("/var/tmp").expect("a directory");
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), everybody).expect("open the folder to all");
+    let copied = |file: &Path| {
+        let copy = folder.path().join(file.file_name().expect("a name"));
+        std::fs::copy(file, &copy).expect("copy");
+        copy
+    };
+    let (program, copy) = (copied(conformance()), copied(common::ANYRING.as_ref()));
+    copied(library());
+    let mut trace = Command::new(copy);
+    trace.args(["trace", "--backend", "user", "--", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    trace.arg(program).args(["--quiet", "--filter", "nop::completes_with_zero"]).current_dir("/");
+    let traced = output(&mut trace);
+    let said = String::from_utf8_lossy(&traced.stderr);
+    assert!(traced.status.success() && said.contains("No ring was traced.\n"), "{said}");
+    assert!(said.contains("not traced: a process that could not open /dev/shm/anyring-trace-"), "{said}");
+}
+
 /// The kernel would record events in such an instance forever, although nobody reads them.
 #[test]
 fn instances_of_killed_tracers_are_removed() {

@@ -48,6 +48,9 @@ pub struct Tail {
     /// Children that could not be served, each with the reason.
     #[serde(default)]
     pub unserved: Vec<String>,
+    /// Reasons why processes wrote no events.
+    #[serde(default)]
+    pub unheard: Vec<String>,
     /// The time that the program took.
     #[serde(default)]
     pub spent: Spent,
@@ -61,6 +64,7 @@ impl Tail {
         report.name_file_systems(&self.file_systems);
         report.set_spent(self.spent);
         report.unserved.clone_from(&self.unserved);
+        report.unheard.clone_from(&self.unheard);
         report
     }
 }

@@ -27,6 +27,8 @@ pub struct Report {
     /// Programs that a traced process executed and that could not be served, each with the reason.
     pub unserved: Vec<String>,
     /// Suggested improvements.
+    /// Reasons why a process that anyring serves wrote no events.
+    pub unheard: Vec<String>,
     pub findings: Vec<Finding>,
     /// io_uring_enter(2) calls on an unknown ring.
     pub unattributed_enters: u64,
@@ -298,7 +300,8 @@ pub(crate) fn average(value: Option<f64>) -> String {
 impl std::fmt::Display for Report {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.rings.is_empty() {
-            writeln!(formatter, "No ring was made.")?;
+            let known = if self.unheard.is_empty() { "made" } else { "traced" };
+            writeln!(formatter, "No ring was {known}.")?;
         }
         for ring in self.rings.iter().filter(|ring| ring.is_used()) {
             ring.fmt(formatter)?;
@@ -320,6 +323,9 @@ impl std::fmt::Display for Report {
             lost => {
                 writeln!(formatter, "{lost} events were lost (the program was faster): all numbers are too low")
             }
+        }
+        for why in &self.unheard {
+            writeln!(formatter, "not traced: a process that could not open {why}")?;
         }
     }
 }

@@ -399,6 +399,7 @@ impl Summary {
         report
     }
 }
+            unheard: Vec::new(),
 
 #[cfg(test)]
 mod tests {

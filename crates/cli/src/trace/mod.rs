@@ -144,7 +144,7 @@ pub fn run_traced(
         }
     };
     tail.events_lost = source.dropped();
-    tail.unserved = unserved.map_or(Vec::new(), |log| log.children());
+    (tail.unserved, tail.unheard) = unserved.map_or_else(Default::default, |log| (log.children(), log.unheard()));
     drop(source);
     let idle = costs::idle().zip(idle).map(|(now, before)| now.saturating_sub(before));
     let costs = || Some(among_others(costs_of(by_kernel)?, idle, spent.elapsed_ns));

@@ -1,9 +1,13 @@
-//! Children of a traced program that cannot be served. The log names them, and the report repeats them.
+//! Children of a traced program that cannot be served, and processes that cannot write their events. The log names
+//! them, and the report repeats them.
 
 use std::path::{Path, PathBuf};
 
 /// The text before the name of a child that is not served, in the logs of the library and of the host.
 const SAID: &str = "a child is not served: ";
+
+/// The text before the reason why a process writes no events, in the library's log.
+const UNHEARD: &str = "there are no events: ";
 
 /// The lines that are written to the program's log during the trace.
 pub struct Unserved {
@@ -29,15 +33,25 @@ impl Unserved {
 
     /// Returns the children that the log names, each once, with the reason.
     pub fn children(&self) -> Vec<String> {
+        self.lines_with(SAID)
+    }
+
+    /// Returns the reasons why processes wrote no events, each once.
+    pub fn unheard(&self) -> Vec<String> {
+        self.lines_with(UNHEARD)
+    }
+
+    /// Returns what follows this text in the lines of the log, each once.
+    fn lines_with(&self, said: &str) -> Vec<String> {
         let log = std::fs::read(&self.file).unwrap_or_default();
         let log = String::from_utf8_lossy(log.get(self.from..).unwrap_or_default());
-        let mut children = Vec::new();
-        for (_, child) in log.lines().filter_map(|line| line.split_once(SAID)) {
-            if !children.iter().any(|known| known == child) {
-                children.push(child.to_owned());
+        let mut found = Vec::new();
+        for (_, rest) in log.lines().filter_map(|line| line.split_once(said)) {
+            if !found.iter().any(|known| known == rest) {
+                found.push(rest.to_owned());
             }
         }
-        children
+        found
     }
 }
 
