@@ -1,4 +1,5 @@
-//! Places in programs: the function, source file and line that `anyring chaos` and `anyring check --lint` report.
+//! Places in programs: the function, source file and line that `anyring chaos`, `anyring check --lint` and
+//! `anyring trace` report.
 
 mod common;
 
@@ -170,4 +171,71 @@ fn generated_code_has_the_names_of_its_perf_map() {
     // Without a map the frames end there.
     let frames: Vec<String> = frames(&[]);
     assert!(frames.len() == 1 && frames[0].starts_with("read_twice ("), "{frames:?}");
+}
+
+/// Submits 300 NOPs in one function, and 100 in another, one in a call.
+const NOPS: &str = r#"
+#include <liburing.h>
+namespace app {
+__attribute__((noinline)) void often(io_uring *ring) {
+    io_uring_prep_nop(io_uring_get_sqe(ring));
+    io_uring_submit(ring);
+    asm volatile("");
+}
+__attribute__((noinline)) void seldom(io_uring *ring) {
+    io_uring_prep_nop(io_uring_get_sqe(ring));
+    io_uring_submit(ring);
+    asm volatile("");
+}
+}
+int main() {
+    io_uring ring;
+    if (io_uring_queue_init(8, &ring, 0) < 0) return 2;
+    for (int at = 0; at < 400; at++) {
+        io_uring_cqe *cqe;
+        at % 4 ? app::often(&ring) : app::seldom(&ring);
+        if (io_uring_wait_cqe(&ring, &cqe) < 0) return 2;
+        io_uring_cqe_seen(&ring, cqe);
+    }
+}
+"#;
+
+#[test]
+fn a_trace_says_where_requests_were_submitted() {
+    if chaos_program().is_none() || Command::new("c++").arg("--version").output().is_err() {
+        return eprintln!("skipped: there is no C++ compiler");
+    }
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let [source, program, recording] =
+        ["nops.cc", "nops", "trace.rec"].map(|name| folder.path().join(name).display().to_string());
+    std::fs::write(&source, NOPS).expect("write");
+    let built = output(Command::new("c++").args(["-O1", "-g", &source, "-o", &program, "-luring"]));
+    assert!(built.status.success(), "{}", stderr(&built));
+    let trace = |form: &[&str]| {
+        let words = [&["trace", "--backend", "user"], form, &["--", &program]].concat();
+        let run = output(&mut anyring(&words));
+        assert!(run.status.success(), "{}", stderr(&run));
+        stderr(&run)
+    };
+    let lines = [
+        format!("at app::often(io_uring*) ({source}:6): 7"),
+        format!("at app::seldom(io_uring*) ({source}:11): 2"),
+    ];
+    // In the table, and in the finding about the ring.
+    let text = trace(&[]);
+    for line in &lines {
+        assert!(text.contains("one call (io_uring_submit_and_wait)") && text.matches(line).count() == 2, "{text}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&trace(&["--json"])).expect("JSON");
+    for places in [&report["rings"][0]["kinds"][0]["places"], &report["findings"][0]["places"]] {
+        assert_eq!(places[0]["at"][0], format!("app::often(io_uring*) ({source}:6)"), "{report}");
+        assert!(places[0]["at"][1].as_str().is_some_and(|main| main.starts_with("main (")), "{report}");
+        let percent = places[0]["percent"].as_f64().expect("a share");
+        assert!((70.0..80.0).contains(&percent), "{percent}");
+    }
+    assert!(!trace(&["--events"]).contains("place:"), "an event is what happened on a ring");
+    trace(&["--record", &recording]);
+    let later = stdout(&output(&mut anyring(&["report", &recording])));
+    assert!(lines.iter().all(|line| later.contains(line)), "{later}");
 }

@@ -198,6 +198,7 @@ pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     let cold = Cold::default();
     let made = Context { completions, pending, free, overdue: 0, cold, eventfds, dead: false, requests };
     state.recorder = crate::ring::recorder::Recorder::of_new_context(address, requests, made.completions.places());
+    state.notice_watchers();
     state.aio = Some(Box::new(made));
     let ring = table::unborn_ring();
     ring.bring_to_life(Ring::NO_NUMBER, 0, state);

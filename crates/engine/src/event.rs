@@ -27,7 +27,7 @@ pub(crate) struct Known {
     pub opcode: u8,
 }
 
-/// The kind of an event. All kinds but the last three are io_uring tracepoints of the kernel: see
+/// The kind of an event. All kinds but the last five are io_uring tracepoints of the kernel: see
 /// include/trace/events/io_uring.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -56,11 +56,15 @@ pub enum Kind {
     Injection,
     /// Chaos found a defect in the program.
     Finding,
+    /// The place from which the thread makes its next call on the ring.
+    Caller,
+    /// A part of the text of the stack that the next CALLER of the thread names.
+    Frames,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 20] = [
+    pub const ALL: [Kind; 22] = [
         Kind::Create,
         Kind::Register,
         Kind::FileGet,
@@ -81,6 +85,8 @@ impl Kind {
         Kind::Enter,
         Kind::Injection,
         Kind::Finding,
+        Kind::Caller,
+        Kind::Frames,
     ];
 
     /// The tracepoint's name, or a name of its own for a kind without a tracepoint.
@@ -106,6 +112,8 @@ impl Kind {
             Kind::Enter => "sys_enter_io_uring_enter",
             Kind::Injection => "injection",
             Kind::Finding => "finding",
+            Kind::Caller => "caller",
+            Kind::Frames => "frames",
         }
     }
 
@@ -113,6 +121,16 @@ impl Kind {
     pub fn is_of_chaos(self) -> bool {
         matches!(self, Kind::Injection | Kind::Finding)
     }
+
+    /// True if this kind says where the program is, and not what happened on the ring.
+    pub fn is_of_place(self) -> bool {
+        matches!(self, Kind::Caller | Kind::Frames)
+    }
+}
+
+/// Returns the number that stands for a stack with this text: one `FILE+0xADDRESS` a line, innermost frame first.
+pub fn number_of_stack(text: &[u8]) -> u64 {
+    text.iter().fold(1, |sum, byte| crate::chaos::mix(sum ^ u64::from(*byte)))
 }
 
 /// Added to the opcode in every event of an AIO context. The rest of that opcode is the iocb's command (`IOCB_CMD_*`).
@@ -177,7 +195,8 @@ impl FileKind {
 pub struct Event {
     /// CLOCK_MONOTONIC, in nanoseconds. Events that follow from each other in one step share a time.
     pub time_ns: u64,
-    /// The request's `user_data`. Linux AIO: the iocb's `aio_data`. CREATE: the context's address.
+    /// The request's `user_data`. Linux AIO: the iocb's `aio_data`. CREATE: the context's address. CALLER: the
+    /// [number](number_of_stack) of the stack. FRAMES: text, also in `offset`, `result` and `flags`.
     pub user_data: u64,
     /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring. REGISTER:
     /// registered buffers. ENTER: `min_complete`. LINK: the request that this request follows. FAIL_LINK: the request

@@ -218,6 +218,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOpti
         state.chaos = chaos::of_new_ring();
         state.screens = state.chaos.is_some();
     }
+    state.notice_watchers();
     let ring = table::unborn_ring();
     ring.bring_to_life(fd, flags, state);
     if let Some(polling) = polling {

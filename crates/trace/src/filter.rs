@@ -134,7 +134,7 @@ fn event(text: &str) -> Result<String, String> {
     let name = text.rsplit(':').next().unwrap_or(text);
     let of_kind = |kind: &Kind| short_name(kind.name()) == short_name(name);
     let calls = ["sys_enter_io_submit", "sys_enter_io_getevents", "sys_enter_io_pgetevents"];
-    let is_known = Kind::ALL.iter().any(of_kind) || calls.contains(&name);
+    let is_known = Kind::ALL.iter().filter(|kind| !kind.is_of_place()).any(of_kind) || calls.contains(&name);
     is_known
         .then(|| short_name(name).to_owned())
         .ok_or_else(|| format!("there is no event {text:?} (as complete or io_uring_complete)"))

@@ -5,6 +5,7 @@ mod causes;
 
 use crate::file_systems::FilesOn;
 use crate::gain::{Costs, Gain, Saved, Spent};
+use crate::places::Place;
 use crate::report::{or_unknown, time, Interface, Kinds, RingReport};
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IORING_SETUP_SQPOLL};
 use anyring_engine::op::Punt;
@@ -33,8 +34,13 @@ pub struct Finding {
     pub advice: &'static str,
     /// The gain from following the advice; `None` if the costs on this machine are not known.
     pub gain: Option<Gain>,
+    /// The places from which the requests that it is about were submitted.
+    pub places: Vec<Place>,
     #[serde(skip)]
     pub(crate) saved: Saved,
+    /// The kind of request that it is about, as an index. `None` if it is about the ring.
+    #[serde(skip)]
+    pub(crate) kinds: Option<usize>,
 }
 
 impl Finding {
@@ -61,44 +67,50 @@ impl std::fmt::Display for Finding {
 
 /// The findings of one ring.
 pub(crate) fn of_ring(ring: &RingReport, around: &Around) -> Vec<Finding> {
-    let all = match ring.interface {
-        Interface::IoUring => of_io_uring(ring, around),
-        Interface::Aio => of_aio(ring, around),
+    let (of_kinds, of_all) = match ring.interface {
+        Interface::IoUring => (of_kinds(ring, around), of_io_uring(ring, &around.costs)),
+        // An iocb has no flags, and nothing can be registered. The events do not show whether a file was opened with
+        // O_DIRECT, for which a worker is the right path.
+        Interface::Aio => (Vec::new(), vec![one_enter_each(ring, &around.costs)]),
     };
-    let found = all.into_iter().flatten();
+    let causes = causes::of_ring(ring, around);
     let ring = ring.ring;
-    let of_it = |(name, evidence, advice, saved)| Finding { ring, name, evidence, advice, gain: None, saved };
-    found.map(of_it).collect()
+    let of_ring = |found| (None, found);
+    let all = causes.into_iter().map(of_ring).chain(of_kinds).chain(of_all.into_iter().map(of_ring));
+    let of_it = |(kinds, found): (Option<usize>, Found)| {
+        let (name, evidence, advice, saved) = found?;
+        Some(Finding { ring, name, evidence, advice, gain: None, places: Vec::new(), saved, kinds })
+    };
+    all.filter_map(of_it).collect()
 }
 
-fn of_io_uring(ring: &RingReport, around: &Around) -> Vec<Found> {
+/// The findings about each kind of request, which has an index.
+fn of_kinds(ring: &RingReport, around: &Around) -> Vec<(Option<usize>, Found)> {
     let (files, costs) = (&ring.files_on, &around.costs);
-    let queued = |kinds: &Kinds| queued(ring, kinds, around);
-    let of_kinds = ring.kinds.iter().flat_map(|kinds| {
-        let punted = [punted_reads(kinds, files, queued(kinds)), punted_writes(kinds, files, queued(kinds))];
-        [
-            forced(kinds, files, queued(kinds)),
-            drained(kinds, queued(kinds)),
+    let of_kind = |(index, kinds): (usize, &Kinds)| {
+        let queued = || queued(ring, kinds, around);
+        let all = [
+            forced(kinds, files, queued()),
+            drained(kinds, queued()),
             slow_inline(kinds, costs),
             of_kernel(ring, || attempts_in_vain(ring, kinds, costs)),
-        ]
-        .into_iter()
-        .chain(punted)
-    });
-    let of_all = [
+            punted_reads(kinds, files, queued()),
+            punted_writes(kinds, files, queued()),
+        ];
+        all.map(|found| (Some(index), found))
+    };
+    ring.kinds.iter().enumerate().flat_map(of_kind).collect()
+}
+
+/// The findings about a ring as a whole.
+fn of_io_uring(ring: &RingReport, costs: &Costs) -> Vec<Found> {
+    vec![
         overflows(ring, costs),
         one_enter_each(ring, costs),
         of_kernel(ring, || one_submitter(ring, costs)),
         of_kernel(ring, || many_with_workers(ring, costs)),
         of_kernel(ring, || unregistered(ring, costs)),
-    ];
-    causes::of_ring(ring, around).into_iter().chain(of_kinds).chain(of_all).collect()
-}
-
-/// The findings of an AIO context. An iocb has no flags, and nothing can be registered. The events do not show
-/// whether a file was opened with O_DIRECT, for which a worker is the right path.
-fn of_aio(ring: &RingReport, around: &Around) -> Vec<Found> {
-    causes::of_ring(ring, around).into_iter().chain([one_enter_each(ring, &around.costs)]).collect()
+    ]
 }
 
 /// The cost of workers for a number of requests of one kind: CPU time to hand them over, and time in the queue.
@@ -296,8 +308,8 @@ fn punted_reads(kinds: &Kinds, files: &[FilesOn], saved: impl Fn(u64) -> Saved) 
     let (why, advice) = match why {
         Why::Direct => (
             "the files are open with O_DIRECT".to_owned(),
-            "sync what was written through the page cache (fdatasync), and read aligned, at most max_sectors_kb each and \
-             nr_requests at a time",
+            "sync what was written through the page cache (fdatasync), and read aligned, at most max_sectors_kb each \
+             and nr_requests at a time",
         ),
         Why::NoForm => (
             format!("{name} has no nonblocking read{source}"),

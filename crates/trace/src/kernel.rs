@@ -279,7 +279,7 @@ enum Whose {
 impl Whose {
     fn reports(self, kind: Kind) -> bool {
         match self {
-            _ if kind.is_of_chaos() => false,
+            _ if kind.is_of_chaos() || kind.is_of_place() => false,
             Whose::Own => kind != Kind::TaskAdd,
             Whose::All => kind != Kind::Enter,
         }

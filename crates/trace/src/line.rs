@@ -38,6 +38,7 @@ pub(crate) fn probe(event: &Event) -> String {
     let name = event.kind.name();
     match (event.kind, event.is_aio()) {
         (Kind::Injection | Kind::Finding, _) => format!("anyring:chaos:{name}"),
+        (Kind::Caller | Kind::Frames, _) => format!("anyring:place:{name}"),
         (Kind::Enter, true) => format!("tracepoint:syscalls:sys_enter_{}", aio_call(event.flags)),
         (_, true) => format!("anyring:aio:{}", name.strip_prefix("io_uring_").unwrap_or(name)),
         (Kind::Enter, false) => format!("tracepoint:syscalls:{name}"),
@@ -140,6 +141,7 @@ fn write_fields(text: &mut String, event: &Event, has_sqe: bool, zero_ns: u64) -
             }
             Name::of(event).map_or(Ok(()), |name| write!(text, " name {name}"))
         }
+        Kind::Caller | Kind::Frames => Ok(()),
         Kind::Enter if event.is_aio() && flags == 0 => write!(text, " nr {len}"),
         Kind::Enter if event.is_aio() => write!(text, " min_nr {offset}"),
         Kind::Enter => {

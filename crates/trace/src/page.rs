@@ -1,6 +1,8 @@
 //! The report as a single HTML page: no script, nothing to fetch, and colours that follow the reader's scheme. Bars
 //! show the shares of the paths, columns the latencies in powers of two.
 
+use crate::findings::Finding;
+use crate::places;
 use crate::recording::Head;
 use crate::report::{average, or_unknown, us, Interface, Kinds, Report, RingReport};
 use std::fmt::Write;
@@ -118,7 +120,11 @@ fn section(ring: &RingReport, report: &Report, page: &mut String) {
             continue;
         }
         let same = findings[index..].iter().filter(|it| it.is_like(finding));
-        let evidence = same.map(|it| escape(&it.evidence)).collect::<Vec<_>>().join("<br>");
+        let told = |it: &&Finding| {
+            let lines = places::lines(&it.places, true);
+            std::iter::once(&it.evidence).chain(&lines).map(|line| escape(line)).collect::<Vec<_>>().join("<br>")
+        };
+        let evidence = same.map(told).collect::<Vec<_>>().join("<br>");
         let gain = finding.gain.map_or(String::new(), |gain| format!(": saves {gain}"));
         let advice = escape(&format!("{}{gain}", finding.advice));
         let _ = writeln!(page, "<div class=\"finding\">{evidence}<p>&rarr; {advice}</p></div>");
@@ -142,8 +148,11 @@ fn table(kinds: &[Kinds], page: &mut String) {
         let name = &kinds.kind;
         let _ = write!(
             page,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td><div class=\"bar\">",
+            "<tr><td>{}{}</td><td>{}</td><td>{}</td><td><div class=\"bar\">",
             escape(&name.opcode),
+            places::lines(&kinds.places, false)
+                .iter()
+                .fold(String::new(), |all, line| all + "<br>" + &escape(line)),
             name.file,
             escape(name.size)
         );

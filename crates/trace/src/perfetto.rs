@@ -119,7 +119,7 @@ impl<W: Write> Perfetto<W> {
     /// Adds one event; those of a ring must come in order of time. Calls on an unknown ring are left out. `has_sqe`:
     /// SUBMIT_REQ carries the fields of the SQE.
     pub fn add(&mut self, event: &Event, has_sqe: bool, processes: &Processes) -> Result<()> {
-        if event.ring == 0 {
+        if event.ring == 0 || event.kind.is_of_place() {
             return Ok(());
         }
         self.name(event, processes)?;

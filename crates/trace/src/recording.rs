@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Result, Seek, SeekFrom, Write};
 
 /// Names the version, and changes with the format.
-const MAGIC: &[u8] = b"anyring recording 1\n";
+const MAGIC: &[u8] = b"anyring recording 2\n";
 const EVENT: u8 = b'e';
 const END: u8 = b'.';
 const BYTES: usize = 56;

@@ -5,12 +5,13 @@ use crate::file_systems::{FileSystems, FilesOn};
 use crate::findings::{self, Finding};
 use crate::gain::{Gain, Saved, Spent};
 use crate::names;
+use crate::places::{self, Place};
 use crate::processes::Processes;
 use crate::summary::Habits;
 use crate::table;
 use anyring_engine::op::Punt;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The sums of all events.
 #[derive(Debug, Serialize)]
@@ -26,9 +27,9 @@ pub struct Report {
     pub processes: Vec<ProcessReport>,
     /// Programs that a traced process executed and that could not be served, each with the reason.
     pub unserved: Vec<String>,
-    /// Suggested improvements.
     /// Reasons why a process that anyring serves wrote no events.
     pub unheard: Vec<String>,
+    /// Suggested improvements.
     pub findings: Vec<Finding>,
     /// io_uring_enter(2) calls on an unknown ring.
     pub unattributed_enters: u64,
@@ -38,6 +39,9 @@ pub struct Report {
     /// Counts of each thread.
     #[serde(skip)]
     pub(crate) by_thread: BTreeMap<u32, ThreadReport>,
+    /// The frames of each stack from which requests were submitted.
+    #[serde(skip)]
+    pub(crate) stacks: HashMap<u64, Vec<String>>,
 }
 
 /// Counts of one thread.
@@ -213,6 +217,12 @@ pub struct Kinds {
     pub queued_p50_ns: Option<u64>,
     /// 99th percentile of the time in the queue.
     pub queued_p99_ns: Option<u64>,
+    /// The places from which most of them were submitted, set by [`Report::name_places`]. Not known on the kernel's
+    /// rings.
+    pub places: Vec<Place>,
+    /// Requests by the stack from which they were submitted, as far as it is known.
+    #[serde(skip)]
+    pub stacks: BTreeMap<u64, u64>,
     /// Distribution of the latencies.
     #[serde(skip)]
     pub latencies: Vec<Latencies>,
@@ -314,6 +324,9 @@ impl std::fmt::Display for Report {
         for child in &self.unserved {
             writeln!(formatter, "not served: {child}")?;
         }
+        for why in &self.unheard {
+            writeln!(formatter, "not traced: a process that could not open {why}")?;
+        }
         self.write_findings(formatter)?;
         if self.unattributed_enters != 0 {
             writeln!(formatter, "{} enter calls on an unknown ring", self.unattributed_enters)?;
@@ -323,9 +336,6 @@ impl std::fmt::Display for Report {
             lost => {
                 writeln!(formatter, "{lost} events were lost (the program was faster): all numbers are too low")
             }
-        }
-        for why in &self.unheard {
-            writeln!(formatter, "not traced: a process that could not open {why}")?;
         }
     }
 }
@@ -444,7 +454,11 @@ impl Report {
             }
             let same = self.findings[index..].iter().filter(is_same);
             let (here, others): (Vec<_>, Vec<_>) = same.partition(|it| it.ring == finding.ring);
-            here.iter().try_for_each(|it| writeln!(formatter, "ring {}: {}", it.ring, it.evidence))?;
+            for it in here {
+                writeln!(formatter, "ring {}: {}", it.ring, it.evidence)?;
+                let lines = places::lines(&it.places, true);
+                lines.iter().try_for_each(|line| writeln!(formatter, "    {line}"))?;
+            }
             if !others.is_empty() {
                 writeln!(formatter, "  the same of {}", numbers("ring", others.iter().map(|it| it.ring)))?;
             }
@@ -452,6 +466,9 @@ impl Report {
             if let Some(gain) = finding.gain {
                 writeln!(formatter, "     saves {gain}")?;
             }
+        }
+        if !self.findings.is_empty() && self.rings.iter().any(|ring| ring.by_kernel) {
+            writeln!(formatter, "Source lines are known on anyring's own engine only: --backend user")?;
         }
         formatter.write_str(&self.few_line().unwrap_or_default())
     }
@@ -604,7 +621,17 @@ mod tests {
         let mut report = Summary::new(true).report(0);
         let of = |ring, evidence: &str| {
             let (evidence, gain) = (evidence.to_owned(), Some(Gain { percent: 50.0, of: "cpu" }));
-            Finding { ring, name: "drained", evidence, advice: "link them", gain, saved: Saved::default() }
+            let saved = Saved::default();
+            Finding {
+                ring,
+                name: "drained",
+                evidence,
+                advice: "link them",
+                gain,
+                places: Vec::new(),
+                saved,
+                kinds: None,
+            }
         };
         report.findings = vec![of(1, "reads"), of(2, "others"), of(1, "writes")];
         let text = report.to_string();

@@ -4,6 +4,7 @@ use crate::class::{counts_bytes, is_error, waits, SizeClass};
 use crate::gain::Spent;
 use crate::kernel::may_be_forced;
 use crate::later::{Moment, Threads};
+use crate::places::Callers;
 use crate::report::{Interface, Report, ThreadReport};
 use crate::Event;
 use anyring_abi::{
@@ -18,8 +19,8 @@ mod rates;
 mod tally;
 
 pub use habits::Habits;
-pub use rates::Rates;
 use habits::Small;
+pub use rates::Rates;
 use tally::{Key, Path, RingTally, DESCRIPTORS};
 
 /// Number of requests in flight beyond which the summary forgets those that ask for no CQE on success. Without a
@@ -58,6 +59,8 @@ struct InFlight {
     user_data: u64,
     /// The step of its thread at which it was submitted.
     moment: Moment,
+    /// The stack from which it was submitted, if known.
+    stack: Option<u64>,
 }
 
 /// A completion whose path is still undecided.
@@ -66,10 +69,10 @@ struct PathPending {
     ring: u32,
     key: Key,
     latency_ns: Option<u64>,
+    small: Option<Small>,
 }
 
 /// Counts events by ring, by kind of request and by thread.
-    small: Option<Small>,
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     rings: BTreeMap<u32, RingTally>,
@@ -84,6 +87,7 @@ pub struct Summary {
     events: u64,
     /// Undecided completions of the kernel's requests.
     threads: Threads<PathPending>,
+    callers: Callers,
 }
 
 impl InFlight {
@@ -122,6 +126,7 @@ impl Summary {
             self.follow_thread(event);
         }
         self.count_for_thread(event);
+        self.callers.observe(event);
         if event.ring == 0 {
             self.unattributed_enters += u64::from(event.kind == Kind::Enter);
             return;
@@ -239,12 +244,12 @@ impl Summary {
         for PathPending { ring, key, latency_ns, small } in done.into_iter().flatten() {
             if let Some(ring) = self.rings.get_mut(&ring) {
                 ring.of_kind(key).record(path, latency_ns);
+                small.into_iter().filter(|_| path == Path::KernelAio).for_each(|small| ring.habits.waited(small));
             }
         }
     }
 
     /// The request of an event. The kernel reports an overflow without the request's address: it is the first with
-                small.into_iter().filter(|_| path == Path::KernelAio).for_each(|small| ring.habits.waited(small));
     /// that user_data.
     fn request_of(&self, event: &Event) -> u32 {
         if event.request != 0 || event.kind != Kind::CqeOverflow {
@@ -278,6 +283,7 @@ impl Summary {
             sequential: self.has_sizes && self.goes_on(event),
             user_data: event.user_data,
             moment: self.threads.moment(event.thread),
+            stack: self.callers.now(event),
         };
         if self.in_flight.len() >= self.forget_at {
             self.in_flight.retain(|_, request| request.flags & u32::from(IOSQE_CQE_SKIP_SUCCESS) == 0);
@@ -333,6 +339,7 @@ impl Summary {
         ring.with_workers -= u64::from(request.path == Path::Worker && ring.with_workers != 0);
         let small = ring.habits.complete(&request, event);
         let tally = ring.of_kind(key);
+        tally.comes_from(request.stack);
         let is_forced = request.flags & u32::from(IOSQE_ASYNC) != 0;
         tally.forced += u64::from(is_forced);
         tally.sent += u64::from(request.sent);
@@ -379,7 +386,9 @@ impl Summary {
         for ((ring, _), request) in self.in_flight.drain() {
             let key = request.key(self.has_sizes);
             if let Some(ring) = self.rings.get_mut(&ring) {
-                ring.of_kind(key).unfinished += 1;
+                let tally = ring.of_kind(key);
+                tally.comes_from(request.stack);
+                tally.unfinished += 1;
             }
         }
         let rings: Vec<_> =
@@ -390,16 +399,17 @@ impl Summary {
             rings,
             processes: Vec::new(),
             unserved: Vec::new(),
+            unheard: Vec::new(),
             findings: Vec::new(),
             unattributed_enters: self.unattributed_enters,
             events_lost,
             by_thread: self.by_thread,
+            stacks: self.callers.into_stacks(),
         };
         report.find();
         report
     }
 }
-            unheard: Vec::new(),
 
 #[cfg(test)]
 mod tests {

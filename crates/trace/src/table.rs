@@ -1,5 +1,6 @@
 //! The table of a ring's kinds of request, in lines of at most 80 characters.
 
+use crate::places;
 use crate::report::{bytes, us, Kinds};
 use std::fmt::{Formatter, Result};
 
@@ -15,16 +16,17 @@ queue: the median until a worker began.
 const HEAD: [&str; 11] =
     ["request", "count", "bytes", "inl%", "poll%", "kaio%", "wrk%", "p50us", "p90us", "p99us", "queue"];
 
-/// Writes a line for each kind, and below it its errors, short transfers and unfinished requests.
+/// Writes a line for each kind. Below it are its errors, short transfers and unfinished requests, and the places from
+/// which it was submitted.
 pub(crate) fn write(kinds: &[Kinds], formatter: &mut Formatter<'_>) -> Result {
-    let rows: Vec<_> = kinds.iter().map(|kinds| (cells(kinds), wrongs(kinds))).collect();
+    let rows: Vec<_> = kinds.iter().map(|kinds| (cells(kinds), wrongs(kinds) + &placed(kinds))).collect();
     let head = (HEAD.map(str::to_owned), String::new());
     let table = || std::iter::once(&head).chain(&rows);
     let width = |column: usize| table().map(|(cells, _)| cells[column].len()).max().unwrap_or(0);
     let widths: Vec<_> = (1..HEAD.len()).map(width).collect();
     let room = (WIDTH - 2).saturating_sub(widths.iter().map(|width| width + 1).sum());
     let name = width(0).min(room.max(HEAD[0].len()));
-    for (cells, wrongs) in table() {
+    for (cells, more) in table() {
         // A name that is too long gets a line of its own.
         let first = match cells[0].len() > name {
             true => format!("  {}\n  {:name$}", cells[0], ""),
@@ -32,7 +34,7 @@ pub(crate) fn write(kinds: &[Kinds], formatter: &mut Formatter<'_>) -> Result {
         };
         formatter.write_str(&first)?;
         cells[1..].iter().zip(&widths).try_for_each(|(cell, width)| write!(formatter, " {cell:>width$}"))?;
-        writeln!(formatter, "{wrongs}")?;
+        writeln!(formatter, "{more}")?;
     }
     Ok(())
 }
@@ -71,6 +73,23 @@ fn wrongs(kinds: &Kinds) -> String {
     } else {
         format!("\n    {parts}")
     }
+}
+
+/// A line for each place from which the kind was submitted.
+fn placed(kinds: &Kinds) -> String {
+    places::lines(&kinds.places, false).iter().map(|line| format!("\n    {}", shortened(line, WIDTH - 4))).collect()
+}
+
+/// Leaves out the beginning of the source's path, and then the end of the line, if it has more than `most` characters.
+fn shortened(line: &str, most: usize) -> String {
+    let length = line.chars().count();
+    let Some(start) = line.rfind(" (").map(|start| start + 2).filter(|_| length > most) else {
+        return line.chars().take(most).collect();
+    };
+    let (function, source) = line.split_at(start);
+    let fits = source.match_indices('/').map(|(at, _)| &source[at..]);
+    let mut fits = fits.map(|rest| format!("{function}...{rest}")).filter(|line| line.chars().count() <= most);
+    fits.next().unwrap_or_else(|| line.chars().take(most - 3).chain("...".chars()).collect())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Traces that are recorded now and reported later: `anyring trace --record FILE`, `anyring report FILE`.
 
+use super::name_places;
 use super::outputs::{check_files, create, filter_of, Outputs};
 use crate::cli::ReportOptions;
 use crate::failure::Failure;
@@ -68,7 +69,9 @@ pub fn report(options: &ReportOptions) -> Result<i32, Failure> {
         }
         summary.add(&event);
     }
-    outputs.finish(&tail.report(summary), &head)?;
+    let mut report = tail.report(summary);
+    name_places(&mut report);
+    outputs.finish(&report, &head)?;
     match is_whole {
         true => Ok(0),
         false => Err(Failure::own(format!(

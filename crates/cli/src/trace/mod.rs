@@ -8,6 +8,7 @@ use crate::cli::{Backend, Program, TraceOptions};
 use crate::elf::Way;
 use crate::exec::resolve;
 use crate::failure::{Failure, CANNOT_EXECUTE};
+use crate::places::Places;
 use crate::run::chosen;
 use crate::{costs, elf, exec, library, ring};
 use anyring_engine::os::backing::handle_faults;
@@ -154,8 +155,8 @@ pub fn run_traced(
 }
 
 /// Sets the number of processors that the program could use during the trace: those that it used, and those that
-/// were `idle`. A processor that was busy for more than a quarter of the time is not idle: followed advice that needs it
-/// made programs slower.
+/// were `idle`. A processor that was busy for more than a quarter of the time is not idle: followed advice that needs
+/// it made programs slower.
 fn among_others(costs: Costs, idle: Option<Duration>, elapsed_ns: u64) -> Costs {
     let idle = idle.map(|idle| (idle.as_nanos() as f64 / elapsed_ns.max(1) as f64 + 0.25) as u32);
     Costs { cores: costs.cores.min(idle.map_or(u32::MAX, |idle| 1 + idle)), ..costs }
@@ -218,7 +219,8 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
         outputs.add(event, head, processes) && record.as_mut().is_none_or(|record| record.add(event, head))
     };
     let glance = |summary: &Summary| live.iter_mut().for_each(|live| live.show(summary));
-    let traced = run_traced(backend, None, whom, each, glance)?;
+    let mut traced = run_traced(backend, None, whom, each, glance)?;
+    name_places(&mut traced.report);
     record.map_or(Ok(()), |record| record.finish(&traced.head, &traced.tail))?;
     outputs.finish(&traced.report, &traced.head)?;
     if let Some(changed) = options.verify.as_deref() {
@@ -226,6 +228,12 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
         before.verify(traced.head.by_kernel, &program, changed)?;
     }
     traced.end_as_it_did()
+}
+
+/// Names the places in the program from which its requests were submitted.
+fn name_places(report: &mut Report) {
+    let places = Places::new();
+    report.name_places(|frames| places.callers(frames));
 }
 
 fn title_of(whom: Whom<'_>) -> String {

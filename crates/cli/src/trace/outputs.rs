@@ -80,7 +80,8 @@ impl<'a> Outputs<'a> {
     /// Writes the next event. False once an output could not be written.
     pub fn add(&mut self, event: &Event, head: &Head, processes: &Processes) -> bool {
         let (zero_ns, has_sqe) = (*self.zero_ns.get_or_insert(event.time_ns), !head.by_kernel);
-        let is_wanted = self.form.events && self.filter.as_mut().is_none_or(|filter| filter.passes(event, has_sqe));
+        let is_printed = self.form.events && !event.kind.is_of_place();
+        let is_wanted = is_printed && self.filter.as_mut().is_none_or(|filter| filter.passes(event, has_sqe));
         if is_wanted && self.written.is_ok() {
             let written = writeln!(self.output, "{}", line(event, has_sqe, zero_ns));
             self.written = written.map_err(|error| output::unwritten(&self.output_name, &error));

@@ -4,6 +4,7 @@
 //! with an error. A failed transfer is reported by an event.
 
 use super::{find, lock, Pending};
+use crate::chaos::caller::Caller;
 use crate::issue::single;
 use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
@@ -40,6 +41,12 @@ pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
     }
     let mut guard = lock(find(context)?, context, Errno::AGAIN)?;
     let places = guard.aio.as_ref().map_or(0, |context| context.completions.places());
+    if guard.is_watched && guard.wants_caller(count != 0) {
+        drop(guard); // a walk over the stack takes the dynamic linker's lock
+        let caller = Caller::here();
+        guard = lock(find(context)?, context, Errno::AGAIN)?;
+        caller.iter().for_each(|caller| guard.record(|it| it.caller(caller)));
+    }
     guard.check_tracer();
     guard.record(|it| it.io_submit(count as u64));
     let mut refused = None;

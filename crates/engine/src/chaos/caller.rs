@@ -1,5 +1,6 @@
 //! The place in the program from which it called io_uring_enter(2): return addresses on the thread's stack. The log
-//! has them as `FILE+0xADDRESS`, for addr2line(1), with each injection and finding of that call.
+//! has them as `FILE+0xADDRESS`, for addr2line(1), with each injection and finding of that call. A tracer gets them
+//! with some of the calls.
 //!
 //! Code that the program generates is in no file. If the program describes such code in a perf map, FILE is that map.
 
@@ -42,6 +43,17 @@ impl Caller {
         Some(Caller { thread: thread::id(), frames, count })
     }
 
+    /// A thread without a frame.
+    #[cfg(test)]
+    pub fn nowhere() -> Caller {
+        Caller { thread: 0, frames: [0; FRAMES + OURS], count: 0 }
+    }
+
+    /// The return addresses, innermost first.
+    pub fn addresses(&self) -> &[usize] {
+        &self.frames[..self.count]
+    }
+
     /// True if the calling thread is the one that was recorded.
     pub fn is_here(&self) -> bool {
         self.thread == thread::id()
@@ -69,22 +81,28 @@ struct Module {
 
 impl Modules {
     /// Returns the program's return addresses in `caller` as a JSON field with a leading comma
-    /// (`,"at":["FILE+0x1f"]`). Leaves the library's own frames out. Empty if no address is in a mapped file.
+    /// (`,"at":["FILE+0x1f"]`). Empty if no address is in a mapped file.
     pub fn describe(&mut self, caller: &Caller) -> String {
-        let ours = self.find(found_by as *const () as usize).map(|module| module.name.clone());
-        let mut names = Vec::new();
-        for address in &caller.frames[..caller.count] {
-            // A return address may be past the end of its function. The call before that address is not.
-            let Some(module) = self.find(address.wrapping_sub(1)) else { break };
-            if Some(&module.name) != ours.as_ref() {
-                names.push(format!("\"{}+{:#x}\"", module.name, address.wrapping_sub(1) - module.base));
-            }
-        }
-        names.truncate(FRAMES);
+        let names: Vec<_> = self.names(caller).iter().map(|name| format!("\"{name}\"")).collect();
         if names.is_empty() {
             return String::new();
         }
         format!(r#","at":[{}]"#, names.join(","))
+    }
+
+    /// Returns the program's return addresses in `caller`, as `FILE+0x1f`. Leaves the library's own frames out.
+    pub fn names(&mut self, caller: &Caller) -> Vec<String> {
+        let ours = self.find(found_by as *const () as usize).map(|module| module.name.clone());
+        let mut names = Vec::new();
+        for address in caller.addresses() {
+            // A return address may be past the end of its function. The call before that address is not.
+            let Some(module) = self.find(address.wrapping_sub(1)) else { break };
+            if Some(&module.name) != ours.as_ref() {
+                names.push(format!("{}+{:#x}", module.name, address.wrapping_sub(1) - module.base));
+            }
+        }
+        names.truncate(FRAMES);
+        names
     }
 
     fn find(&mut self, address: usize) -> Option<&Module> {

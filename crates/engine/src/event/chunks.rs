@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 /// First word of the file: "anyring" and the layout's version. The version's high bit distinguishes this file from one
 /// of counters.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x83");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x84");
 
 /// Number of chunks in the file. They take 16 MiB.
 pub const CHUNKS: usize = 2_048;

@@ -28,6 +28,17 @@ impl State {
             recorder.of_placed(id, request.user_data, request.opcode, say);
         }
     }
+
+    /// Notices whether chaos or a tracer watches the program's calls.
+    pub fn notice_watchers(&mut self) {
+        self.is_watched = self.chaos.is_some() || self.recorder.is_some();
+    }
+
+    /// True if the stack of the thread that makes this call is to be taken. `submits`: the call submits requests.
+    #[cold]
+    pub fn wants_caller(&mut self, submits: bool) -> bool {
+        self.chaos.is_some() || submits && self.recorder.as_mut().is_some_and(|it| it.wants_caller())
+    }
 }
 
 /// Starts or stops recording on this ring and on the process's other rings. For a long time only workers and the helper
@@ -57,6 +68,7 @@ fn record_into(guard: &mut RingGuard, wanted: u64, room: Option<&Arc<Room>>) {
         return;
     }
     guard.recorder = room.map(|room| new_recorder(guard, room.clone()));
+    guard.notice_watchers();
 }
 
 /// Makes the recorder of a ring that existed before the tracer came. First records the ring itself.

@@ -14,6 +14,7 @@ use crate::{descriptors, Errno};
 use anyring_abi::{Cqe, Opcode, Sqe, IORING_SETUP_SQPOLL, IOSQE_FIXED_FILE};
 use std::sync::Arc;
 
+mod callers;
 mod context;
 
 /// Number of request numbers that a process reserves in the file at a time.
@@ -44,6 +45,7 @@ pub struct Recorder {
     batch: [Known; BATCH],
     /// The cached file kinds, by descriptor number.
     files: Vec<FileKind>,
+    callers: callers::Callers,
 }
 
 /// The most events that share a time with the event before them.
@@ -100,6 +102,7 @@ impl Recorder {
             iocbs: None,
             batch: [Known::default(); BATCH],
             files: Vec::new(),
+            callers: callers::Callers::default(),
         })
     }
 

@@ -116,6 +116,8 @@ pub struct State {
     pub wait_region: Option<Region>,
     /// The fault injection of `anyring chaos`, if it is on.
     pub chaos: Option<Box<crate::chaos::Chaos>>,
+    /// True if chaos or a tracer watches the program's calls.
+    pub is_watched: bool,
     /// True if chaos or filters look at each prepared request.
     pub screens: bool,
     /// The state of a Linux AIO context, if the ring is one.
@@ -280,6 +282,7 @@ impl State {
             clock: Clock::Monotonic,
             wait_region: None,
             chaos: None,
+            is_watched: false,
             screens: false,
             aio: None,
         })

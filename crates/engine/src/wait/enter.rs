@@ -42,7 +42,8 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     serve::<true>(call)
 }
 
-/// Serves a call. If `AS_ASKED`, chaos may first change what the call asks for.
+/// Serves a call. If `AS_ASKED`, a tracer may first take the thread's stack, and chaos may change what the call asks
+/// for.
 #[inline(always)]
 fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     process::notice_fork();
@@ -75,9 +76,9 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     if guard.disabled {
         return Err(Errno::BADFD);
     }
-    if AS_ASKED && guard.chaos.is_some() {
+    if AS_ASKED && guard.is_watched && guard.wants_caller(call.to_submit != 0) {
         drop(guard);
-        return disturbed(ring, call);
+        return watched(ring, call);
     }
     stats::shard().enters.fetch_add(1, Ordering::Relaxed);
     guard.check_tracer();
@@ -117,13 +118,15 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     }
 }
 
-/// Serves a call on a ring with chaos. The call may fail, take fewer SQEs, or not wait.
+/// Serves a call after taking the thread's stack, without the ring's lock. If the ring has chaos, the call may fail,
+/// take fewer SQEs, or not wait.
 #[cold]
-fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
+fn watched(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     let asks = call.flags & IORING_ENTER_GETEVENTS != 0;
     let caller = Caller::here();
     let change = {
         let mut guard = ring.lock()?;
+        caller.iter().for_each(|caller| guard.record(|it| it.caller(caller)));
         chaos::record_caller(&mut guard, caller);
         chaos::at_enter(&mut guard, call.to_submit, asks, asks && call.min_complete != 0)?
     };

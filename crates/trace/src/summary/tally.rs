@@ -68,6 +68,8 @@ pub(super) struct Tally {
     pub(super) latency_ns: [Histogram<u64>; PATHS],
     /// Times from being queued until a worker began.
     pub(super) queued_ns: Histogram<u64>,
+    /// Requests by the stack from which they were submitted, as far as it is known.
+    stacks: BTreeMap<u64, u64>,
 }
 
 impl Default for Tally {
@@ -88,6 +90,7 @@ impl Default for Tally {
             unfinished: 0,
             latency_ns: core::array::from_fn(|_| new()),
             queued_ns: new(),
+            stacks: BTreeMap::new(),
         }
     }
 }
@@ -199,6 +202,12 @@ impl Tally {
         counts.into_iter().for_each(|(sum, more)| *sum += more);
         self.latency_ns.iter_mut().zip(&other.latency_ns).for_each(|(sum, more)| *sum += more);
         self.queued_ns += other.queued_ns;
+        other.stacks.iter().for_each(|(stack, count)| *self.stacks.entry(*stack).or_insert(0) += count);
+    }
+
+    /// Counts the place from which a request was submitted.
+    pub(super) fn comes_from(&mut self, stack: Option<u64>) {
+        stack.into_iter().for_each(|stack| *self.stacks.entry(stack).or_insert(0) += 1);
     }
 
     /// Counts a request that completed by this path.
@@ -254,6 +263,8 @@ impl Tally {
             queued_p50_ns: quantile(&self.queued_ns, 0.5),
             queued_p99_ns: quantile(&self.queued_ns, 0.99),
             latencies,
+            stacks: self.stacks,
+            places: Vec::new(),
             inline_total_ns,
             queued_total_ns,
             latency_total_ns,
