@@ -128,11 +128,6 @@ impl Kind {
     }
 }
 
-/// Returns the number that stands for a stack with this text: one `FILE+0xADDRESS` a line, innermost frame first.
-pub fn number_of_stack(text: &[u8]) -> u64 {
-    text.iter().fold(1, |sum, byte| crate::chaos::mix(sum ^ u64::from(*byte)))
-}
-
 /// Added to the opcode in every event of an AIO context. The rest of that opcode is the iocb's command (`IOCB_CMD_*`).
 pub const AIO: u16 = 0x100;
 
@@ -196,7 +191,7 @@ pub struct Event {
     /// CLOCK_MONOTONIC, in nanoseconds. Events that follow from each other in one step share a time.
     pub time_ns: u64,
     /// The request's `user_data`. Linux AIO: the iocb's `aio_data`. CREATE: the context's address. CALLER: the
-    /// [number](number_of_stack) of the stack. FRAMES: text, also in `offset`, `result` and `flags`.
+    /// number of the stack (`chaos::caller::number_of_stack`). FRAMES: text, also in `offset`, `result` and `flags`.
     pub user_data: u64,
     /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring. REGISTER:
     /// registered buffers. ENTER: `min_complete`. LINK: the request that this request follows. FAIL_LINK: the request

@@ -22,7 +22,7 @@ pub(crate) mod helper;
 pub mod holder_work;
 mod life;
 pub(crate) mod poller;
-mod record;
+pub(crate) mod record;
 pub(crate) mod recorder;
 pub(crate) mod resize;
 pub mod sleeps;

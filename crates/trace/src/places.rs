@@ -3,7 +3,8 @@
 
 use crate::report::{Kinds, Report};
 use crate::Event;
-use anyring_engine::event::{number_of_stack, Kind};
+use anyring_engine::chaos::caller::number_of_stack;
+use anyring_engine::event::Kind;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 

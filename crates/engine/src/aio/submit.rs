@@ -4,7 +4,6 @@
 //! with an error. A failed transfer is reported by an event.
 
 use super::{find, lock, Pending};
-use crate::chaos::caller::Caller;
 use crate::issue::single;
 use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
@@ -18,6 +17,7 @@ use crate::request::{Request, Target};
 use crate::resource::files::FixedFile;
 use crate::ring::batch::Poster;
 use crate::ring::broken::Uncompleted;
+use crate::ring::record;
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::{descriptors, stats, Errno};
@@ -42,8 +42,8 @@ pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
     let mut guard = lock(find(context)?, context, Errno::AGAIN)?;
     let places = guard.aio.as_ref().map_or(0, |context| context.completions.places());
     if guard.is_watched && guard.wants_caller(count != 0) {
-        drop(guard); // a walk over the stack takes the dynamic linker's lock
-        let caller = Caller::here();
+        drop(guard); // see `here`
+        let caller = record::here();
         guard = lock(find(context)?, context, Errno::AGAIN)?;
         caller.iter().for_each(|caller| guard.record(|it| it.caller(caller)));
     }

@@ -33,6 +33,11 @@ pub struct Caller {
     count: usize,
 }
 
+/// Returns the number that stands for a stack with this text: one `FILE+0xADDRESS` a line, innermost frame first.
+pub fn number_of_stack(text: &[u8]) -> u64 {
+    text.iter().fold(1, |sum, byte| super::mix(sum ^ u64::from(*byte)))
+}
+
 impl Caller {
     /// Records the calling thread. Call it without any of the engine's locks, since the walk takes the dynamic
     /// linker's.

@@ -3,6 +3,7 @@
 //! This belongs to a ring's state, and is guarded by the ring's lock.
 
 use super::{Ring, RingGuard, State};
+use crate::chaos::caller::Caller;
 use crate::event::{follow, Room};
 use crate::request::Id;
 use crate::ring::recorder::Recorder;
@@ -10,6 +11,12 @@ use crate::ring::table;
 use crate::stats;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
+
+/// Returns the place from which the program calls. The caller holds no ring: a walk over the stack takes the dynamic
+/// linker's lock.
+pub fn here() -> Option<Caller> {
+    Caller::here()
+}
 
 impl State {
     /// Calls `say` to record an event, if the ring has a recorder.

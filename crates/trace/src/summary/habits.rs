@@ -147,7 +147,7 @@ impl Habits {
         }
     }
 
-    /// The number of wake-ups that a multishot TIMEOUT spares, on an engine that keeps its period: expirations that are
+    /// The number of wake-ups that a multishot TIMEOUT spares on an engine that keeps its period. Expirations that are
     /// due at the same time share one.
     pub fn wakes_spared(&self) -> f64 {
         let [count, late] = [self.timeouts_again, self.late_ticks].map(|it| it as f64);

@@ -3,9 +3,10 @@
 //! there.
 
 use super::Recorder;
+use crate::chaos::caller::number_of_stack;
 use crate::chaos::caller::{Caller, Modules};
 use crate::event::chunks::has;
-use crate::event::{number_of_stack, Event, Kind};
+use crate::event::{Event, Kind};
 
 /// The number of calls of a ring whose stacks are all taken.
 const FIRST: u32 = 256;
