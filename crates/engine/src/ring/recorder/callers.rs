@@ -10,7 +10,7 @@ use crate::event::{Event, Kind};
 
 /// The number of calls of a ring whose stacks are all taken.
 const FIRST: u32 = 256;
-/// Of the later calls, one in this many. A prime number, so that no rhythm of the program hides a place.
+/// Number of later calls for each one whose stack is taken. A prime, so that no rhythm of the program hides a place.
 const ONE_IN: u32 = 127;
 /// The most stacks of a ring that are distinguished.
 const STACKS: usize = 128;
