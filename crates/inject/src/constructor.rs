@@ -46,9 +46,10 @@ extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list:
         ] {
             resolve();
         }
-        // If there is no memory at the start, there will be none for a ring. If this is not the library's first copy,
-        // the first one already serves the process.
-        if !musl::is_glibc() || !copy::is_first() || alloc::reserve().is_err() {
+        // If there is no memory at the start, there will be none for a ring. If another copy of the library comes
+        // first, that one serves the process.
+        // SAFETY: this is the constructor.
+        if !musl::is_glibc() || unsafe { !copy::serves() } || alloc::reserve().is_err() {
             backend::leave_to_kernel();
         } else {
             if !list.is_null() {

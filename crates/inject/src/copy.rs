@@ -1,15 +1,18 @@
-//! Several copies of the library in one process. The first copy serves the process. In any other copy, the library's
-//! symbols lead to the first copy's functions. Other copies leave everything to the kernel, by calls that reach the
-//! first copy's functions. So the first copy serves them, too.
+//! Several copies of the library in one process. The first copy serves the process, and the others leave everything to
+//! the kernel. Usually the library's symbols lead to the first copy's functions in every copy. Then the calls of the
+//! others reach that copy, which serves them, too. A copy that was loaded with RTLD_LOCAL or in another namespace
+//! (dlmopen(3)) has its own functions, and only the kernel's answers.
 
+use anyring_engine::thread::symbol;
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicU8, Ordering};
 
-/// The symbol by which copies find each other, whatever their files' names are. Drop-ins do not export it: a program may
-/// call their functions only by a handle, and then they must serve.
+/// The symbol by which copies find each other, whatever their files' names are. It holds 1 in the copy that serves.
+/// Drop-ins do not export it: a program may call their functions only by a handle, and then they must serve.
 #[cfg(not(test))]
 #[no_mangle]
 #[allow(non_upper_case_globals)]
-pub static anyring_library: u8 = 0;
+pub static anyring_library: AtomicU8 = AtomicU8::new(0);
 /// The symbol's name.
 pub const NAME: &core::ffi::CStr = c"anyring_library";
 
@@ -28,9 +31,36 @@ pub fn is_ours(address: *const c_void) -> bool {
     base(address).is_some_and(|found| Some(found) == base(loader_info as *const c_void))
 }
 
-/// True if no other copy comes before this one.
+/// True if this copy is to serve the process: no other copy comes before it, and none serves already.
+///
+/// # Safety
+/// Called once, by the library's constructor.
 #[cfg(not(test))]
-pub fn is_first() -> bool {
+pub unsafe fn serves() -> bool {
+    let Some(own) = loader_info(loader_info as *const c_void).map(|info| info.dli_fbase as usize) else {
+        return true;
+    };
+    let (mut is_served, mut mark) = (false, None);
+    // SAFETY: the caller's.
+    for (base, address) in unsafe { symbol::definitions(NAME) } {
+        // SAFETY: a copy's own word, which is mapped as long as the copy is.
+        let word = unsafe { &*(address as *const AtomicU8) };
+        match base == own {
+            true => mark = Some(word),
+            false => is_served |= word.load(Ordering::Relaxed) == 1,
+        }
+    }
+    // The loader's lock orders the constructors.
+    let serves = is_first() && !(is_served && mark.is_some());
+    if let Some(mark) = mark.filter(|_| serves) {
+        mark.store(1, Ordering::Relaxed);
+    }
+    serves
+}
+
+/// True if no other copy comes before this one, where the loader looks symbols up.
+#[cfg(not(test))]
+fn is_first() -> bool {
     // SAFETY: C strings; looks up the first definition in the process.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) };
     if first.is_null() || is_ours(first) {

@@ -370,6 +370,29 @@ fn two_copies_do_not_trap_each_other() {
     has_no_filter(trapped(Path::new("/bin/cat")).env("LD_PRELOAD", &both));
 }
 
+/// Only one copy serves, though the loader looks up each copy's symbols in that copy.
+#[test]
+fn copies_that_do_not_see_each_other_serve_one_after_the_other() {
+    const NAME: &str = "copies_that_do_not_see_each_other_serve_one_after_the_other";
+    if let Some(reason) = obstacle().or_else(no_liburing) {
+        return skip(NAME, reason);
+    }
+    let folder = scratch("raw").join("local-copies");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let copies = ["libanyring.so", "libcopy.so"].map(|name| folder.join(name));
+    for copy in &copies {
+        std::fs::copy(built().shared, copy).expect("a copy");
+    }
+    let program = compile("local_copies", NAME, &["-ldl"]);
+    let (mut preloaded, mut local) = (trapped(&program), Command::new(&program));
+    for (how, command) in [("namespace", &mut preloaded), ("local", local.env("ANYRING_BACKEND", "user"))] {
+        // glibc keeps room for the thread-local memory of one such copy.
+        command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384");
+        let output = output(command.args(&copies).arg(how));
+        assert!(output.status.success() && output.stdout == b"done\n", "{how}: {}", text(&output));
+    }
+}
+
 #[test]
 fn a_program_without_raw_instructions_gets_no_filter() {
     has_no_filter(&mut trapped(Path::new("/bin/cat")));

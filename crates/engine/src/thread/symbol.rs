@@ -86,14 +86,50 @@ impl LinkMap {
     }
 }
 
-/// Returns the program itself. It heads the loader's list, which is published for debuggers (link.h's
-/// `struct r_debug`).
+/// Returns the base of each object that defines `name`, and the address that it defines. Objects in other namespaces
+/// (dlmopen(3)) count if the loader lists them, as glibc does since 2.35.
+///
+/// # Safety
+/// The loader's lists do not change, since the caller is a constructor: its thread holds the loader's lock.
+pub unsafe fn definitions(name: &CStr) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let namespaces = core::iter::successors(first_namespace(), |namespace| namespace.next());
+    // SAFETY: null, or the first of the namespace's list. The loader's lists contain only loaded objects.
+    let first = |namespace: &'static Namespace| unsafe { namespace.first.as_ref() };
+    let objects =
+        namespaces.filter_map(first).flat_map(|first| core::iter::successors(Some(first), |object| object.next()));
+    // SAFETY: as above.
+    objects.filter_map(move |object| {
+        Some((object.base, unsafe { Tables::at(object.base, object.dynamic)?.find(name)? }))
+    })
+}
+
+/// Returns the program itself. It heads the loader's list, which is published for debuggers.
 fn first_object() -> Option<&'static LinkMap> {
-    #[repr(C)]
-    struct Debug {
-        _version: i32,
-        first: *const LinkMap,
+    // SAFETY: the loader keeps the list.
+    first_namespace().and_then(|namespace| unsafe { namespace.first.as_ref() })
+}
+
+/// `struct r_debug_extended` of link.h: the objects of one namespace.
+#[repr(C)]
+struct Namespace {
+    version: i32,
+    first: *const LinkMap,
+    _break: usize,
+    _state: i32,
+    _loader: usize,
+    /// There from version 2 on, which the loader sets with the second namespace.
+    next: *const Namespace,
+}
+
+impl Namespace {
+    fn next(&self) -> Option<&'static Namespace> {
+        // SAFETY: null, or the next of the list, from which the loader removes nothing.
+        unsafe { (self.version >= 2).then(|| self.next.as_ref()).flatten() }
     }
+}
+
+/// Returns the namespace of the program.
+fn first_namespace() -> Option<&'static Namespace> {
     // SAFETY: the kernel, or the loader, gives the address of the program's headers. These give the address of the
     // program's table of entries, to which the loader has added the address of its list.
     unsafe {
@@ -105,8 +141,7 @@ fn first_object() -> Option<&'static LinkMap> {
         let of_kind = |kind| table.iter().find(|header| header.p_type == kind);
         let base = of_kind(libc::PT_PHDR).map_or(0, |own| headers as usize - own.p_vaddr as usize);
         let dynamic = (base + of_kind(libc::PT_DYNAMIC)?.p_vaddr as usize) as *const Dynamic;
-        let debug = entry(dynamic, DT_DEBUG).filter(|debug| *debug != 0)? as *const Debug;
-        (*debug).first.as_ref()
+        (entry(dynamic, DT_DEBUG)? as *const Namespace).as_ref()
     }
 }
 
