@@ -87,6 +87,7 @@ cases! {
     masks_that_jumps_restore_are_as_saved: "masks" "jumps";
     masks_of_new_threads_are_as_set_and_block_no_trap: "masks" "threads";
     programs_inherit_the_mask_as_set: "masks" "started";
+    a_handler_calls_while_no_program_can_be_started: "masks" "failing";
     threads_trap_at_the_same_time: "signals" "threads";
     an_unhandled_trap_of_the_program_kills_it: "signals" "dies-by-own-filter" dies by SIGSYS;
     a_blocked_trap_of_the_program_kills_it: "signals" "dies-blocking-own-filter" dies by SIGSYS;

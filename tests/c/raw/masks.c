@@ -1,5 +1,6 @@
 /* Raw calls after libc has set a signal mask: that of a context ("contexts"), a jump ("jumps"), a thread ("threads") or
- * a started program ("started"). The program reads back the mask that was set, and a started program inherits it. */
+ * a started program ("started"). The program reads back the mask that was set, and a started program inherits it. In
+ * "failing" no program is started, and a signal handler makes the calls in the meantime. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #include "raw.h"
 #include <spawn.h>
@@ -229,6 +230,29 @@ static void started(void)
 	ended(child);
 }
 
+static struct ring of_handler;
+
+static void call_in_handler(int signal)
+{
+	(void)signal;
+	ring_nop(&of_handler, 1);
+}
+
+static void failing(void)
+{
+	struct sigaction action = {.sa_handler = call_in_handler};
+	char *arguments[] = {"masks", NULL}, **volatile nowhere = (char **)8;
+
+	CHECK(ring_open(&of_handler, 4) == 0);
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	change(SIG_BLOCK, 0);
+	ualarm(200, 200);
+	for (int i = 0; i < 2000; i++)
+		CHECK(execve("/proc/self/exe", arguments, nowhere) == -1 && errno == EFAULT);
+	ualarm(0, 0);
+	CHECK(blocks(1));
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -245,6 +269,8 @@ int main(int argc, char **argv)
 		threads();
 	else if (strcmp(what, "started") == 0)
 		started();
+	else if (strcmp(what, "failing") == 0)
+		failing();
 	else
 		return 2;
 	puts("done");
