@@ -34,8 +34,8 @@ mod stats;
 mod trace;
 
 use clap::error::ErrorKind;
-use clap::Parser;
-use cli::{Cli, Command};
+use clap::{Args, FromArgMatches, Parser};
+use cli::{Cli, Command, RunOptions};
 use failure::Failure;
 use std::ffi::{c_char, c_int, c_void};
 use std::io::Write;
@@ -87,6 +87,9 @@ fn dispatch(command: Command) -> Result<i32, Failure> {
 
 /// Parses the command line; an error is one line. Help and version are printed here and end the process.
 fn parse() -> Result<Command, Failure> {
+    if let Some(options) = parse_run() {
+        return Ok(Command::Run(options));
+    }
     Cli::try_parse().map(|cli| cli.command).map_err(|error| {
         if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             match error.print().and_then(|()| std::io::stdout().flush()) {
@@ -104,4 +107,15 @@ fn parse() -> Result<Command, Failure> {
         let message = format!("{}{tip} (see --help)", fault.strip_prefix("error: ").unwrap_or(&fault));
         Failure { status: failure::USAGE, message }
     })
+}
+
+/// Parses `anyring run` without describing the other commands, which takes longer than all else that parsing does.
+/// `None` if that does not lead to a start.
+fn parse_run() -> Option<RunOptions> {
+    let words = || std::env::args_os().skip(1);
+    if words().next()? != "run" {
+        return None;
+    }
+    let found = RunOptions::augment_args(clap::Command::new("run")).try_get_matches_from(words()).ok()?;
+    RunOptions::from_arg_matches(&found).ok()
 }
