@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 /// Time limit of a child, in seconds.
 pub const PATIENCE_S: u32 = 5;
 
+/// Time limit of an expendable process, in seconds, for its questions and for its children. The process that asks
+/// again is more patient.
+const EXPENDABLE_PATIENCE_S: u32 = 1;
+
 /// The reason that is reported if no child can be made.
 pub const NO_CHILD: &str = "no child process can be made";
 
@@ -33,6 +37,15 @@ static IS_EMULATED: AtomicBool = AtomicBool::new(false);
 /// True while a child that shares this process's memory may be killed without harm. No core file is made of it then. A
 /// core file before Linux 5.16 ends all processes with that memory. Relaxed: there is one thread.
 static SHARES_MEMORY: AtomicBool = AtomicBool::new(false);
+
+/// True in a process whose end does nobody harm: it asks its questions itself, and another process asks them again if
+/// one ends it. Relaxed: there is one thread.
+static IS_EXPENDABLE: AtomicBool = AtomicBool::new(false);
+
+/// True if this process asks its questions itself, and may be killed for them.
+pub fn is_expendable() -> bool {
+    IS_EXPENDABLE.load(Ordering::Relaxed)
+}
 
 /// True if an emulator (qemu-user) answers this program's calls, as the last child has shown.
 pub fn is_emulated() -> bool {
@@ -82,13 +95,16 @@ pub fn ask_anyhow<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T)
     ask_or_here(question, || true)
 }
 
-/// Asks several questions in one forked child, since each child costs a copy of this process's memory. The child gives
-/// its answers so far after each question. Returns the last of them, or `None` if the child was killed before it gave
-/// any, or there is no child.
+/// Asks several questions in one forked child, since each child costs a copy of this process's memory. An expendable
+/// process asks them itself. The child gives its answers so far after each question. Returns the last of them, or
+/// `None` if the child was killed before it gave any, or there is no child.
 pub fn ask_in_turn<T: Serialize + DeserializeOwned>(
     questions: impl FnOnce(&dyn Fn(&T) -> bool) -> bool,
 ) -> Option<T> {
     let answers = Reply::new()?;
+    if is_expendable() {
+        return in_time(|| questions(&|answer| answers.give(answer))).then(|| answers.read())?;
+    }
     let child = Child::make(|| questions(&|answer| answers.give(answer))).ok()?;
     child.wait();
     answers.read()
@@ -98,6 +114,9 @@ fn ask_or_here<T: Serialize + DeserializeOwned>(
     question: impl FnOnce() -> T,
     is_safe: impl FnOnce() -> bool,
 ) -> Outcome<T> {
+    if is_expendable() {
+        return Outcome::Replied(in_time(question));
+    }
     let Some(answers) = Reply::new() else { return Outcome::Failed(refused("mmap")) };
     let mut question = Some(question);
     let child = Child::make(|| question.take().is_some_and(|question| answers.give(&question())));
@@ -107,35 +126,62 @@ fn ask_or_here<T: Serialize + DeserializeOwned>(
     }
 }
 
+/// Runs `question` in this process, which ends by SIGALRM if there is no answer soon.
+fn in_time<T>(question: impl FnOnce() -> T) -> T {
+    // SAFETY: the action, the mask and the clock belong to this process, whose only thread this is.
+    unsafe {
+        let mut only_alarm: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut only_alarm, libc::SIGALRM);
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::signal(libc::SIGALRM, libc::SIG_DFL);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &only_alarm, &mut mask);
+        libc::alarm(EXPENDABLE_PATIENCE_S);
+        let answer = question();
+        libc::alarm(0);
+        libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+        answer
+    }
+}
+
 /// Runs `rehearsal` in a forked child if a seccomp filter may be in force, since the filter may kill for any of its
-/// calls. Otherwise, or if no child can be made, runs it in this process. Returns its answer, or `None` if the child
-/// was killed.
+/// calls. The first child is expendable: it makes no children to ask questions. If it ends without an answer, a second
+/// child finds out what is fatal. Without a filter, or if no child can be made, runs `rehearsal` in this process.
+/// Returns its answer, or `None` if the second child was killed, too.
 ///
-/// Until the end of the child is known, this process makes only calls that starting a program or reporting an error
+/// Until the end of a child is known, this process makes only calls that starting a program or reporting an error
 /// needs anyway. It does not even wait for the child or unmap memory.
-pub fn rehearse<T: Serialize + DeserializeOwned>(rehearsal: impl FnOnce() -> T) -> Option<T> {
+pub fn rehearse<T: Serialize + DeserializeOwned>(rehearsal: impl Fn() -> T) -> Option<T> {
     if is_surely_unfiltered() {
         SHARES_MEMORY.store(true, Ordering::Relaxed);
         return Some(rehearsal());
     }
     let Some(answers) = Reply::new().map(ManuallyDrop::new) else { return Some(rehearsal()) };
-    // SAFETY: as in `Child::make`; CLONE_VFORK suspends this process until the child has ended.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK, 0, 0, 0, 0) };
-    match pid {
-        // Also under qemu-user.
-        -1 => Some(rehearsal()),
-        0 => be_child(|| {
-            SHARES_MEMORY.store(true, Ordering::Relaxed);
-            answers.give(&rehearsal())
-        }),
-        _ => {
-            let answer = answers.read()?;
-            // The child has answered, so it could wait for its own children: waiting is not fatal here.
+    let mut killed = None;
+    for is_expendable in [true, false] {
+        // SAFETY: as in `Child::make`; CLONE_VFORK suspends this process until the child has ended.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK, 0, 0, 0, 0) };
+        match pid {
+            // Also under qemu-user.
+            -1 => return Some(rehearsal()),
+            0 => be_child(|| {
+                SHARES_MEMORY.store(true, Ordering::Relaxed);
+                IS_EXPENDABLE.store(is_expendable, Ordering::Relaxed);
+                answers.give(&rehearsal())
+            }),
+            _ => {}
+        }
+        let Some(answer) = answers.read() else {
+            killed = Some(pid);
+            continue;
+        };
+        // The child has answered, so it could wait for its own children: waiting is not fatal here.
+        for pid in [Some(pid), killed].into_iter().flatten() {
             // SAFETY: no status is stored.
             unsafe { libc::waitpid(pid as libc::pid_t, std::ptr::null_mut(), libc::__WALL) };
-            Some(answer)
         }
+        return Some(answer);
     }
+    None
 }
 
 /// True if /proc reports that no seccomp filter is in force. Uses only calls that starting any program needs.
@@ -304,7 +350,15 @@ fn be_child(body: impl FnOnce() -> bool) -> ! {
 
 /// Runs `body` and ends this process, with status 0 if `body` returns true.
 fn end_after(body: impl FnOnce() -> bool) -> ! {
-    let is_well = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
+    end(catch_unwind(AssertUnwindSafe(body)).unwrap_or(false))
+}
+
+/// Ends a child without an answer.
+pub fn leave() -> ! {
+    end(false)
+}
+
+fn end(is_well: bool) -> ! {
     loop {
         for end in [libc::SYS_exit_group, libc::SYS_exit] {
             // SAFETY: ends the child, its only thread, without running the parent's exit handlers. A filter may
@@ -428,8 +482,9 @@ impl Child {
 
     /// The wait status; `None` if the child took too long and was killed.
     fn wait(self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(PATIENCE_S.into());
-        let patience = Timespec { tv_sec: i64::from(PATIENCE_S), tv_nsec: 0 };
+        let patience_s = if is_expendable() { EXPENDABLE_PATIENCE_S } else { PATIENCE_S };
+        let deadline = Instant::now() + Duration::from_secs(patience_s.into());
+        let patience = Timespec { tv_sec: i64::from(patience_s), tv_nsec: 0 };
         let mut status = 0;
         let mut reap = |options| {
             // SAFETY: `status` is writable; __WALL since the child has no exit signal.

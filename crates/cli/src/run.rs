@@ -51,8 +51,7 @@ impl Plan {
 
     /// The plan to start the program with anyring.
     fn served(rings: Decision, aio: Decision, means: Option<Means>) -> Plan {
-        let calls_kill = rings.server == Server::User && probe::ring_calls_kill();
-        Plan { is_served: true, calls_kill, ..Plan::plainly(rings, aio, means) }
+        Plan { is_served: true, ..Plan::plainly(rings, aio, means) }
     }
 
     fn set(&mut self, variable: &str, value: Option<OsString>) {
@@ -80,7 +79,15 @@ impl Plan {
 }
 
 fn plan(options: &RunOptions) -> Result<Plan, Failure> {
-    let (rings, aio) = servers(chosen(options.backend, "ANYRING_BACKEND")?, chosen(options.aio, "ANYRING_AIO")?)?;
+    let (rings, aio) = (chosen(options.backend, "ANYRING_BACKEND")?, chosen(options.aio, "ANYRING_AIO")?);
+    let (rings, aio, calls_kill) = servers(rings, aio)?;
+    let mut plan = plan_with(options, rings, aio)?;
+    plan.calls_kill =
+        plan.is_served && plan.rings.server == Server::User && calls_kill.unwrap_or_else(probe::ring_calls_kill);
+    Ok(plan)
+}
+
+fn plan_with(options: &RunOptions, rings: Decision, aio: Decision) -> Result<Plan, Failure> {
     // A program that is not found, or cannot be executed, is left to exec, which reports it.
     let file = resolve(&options.program.words[0]).filter(|file| can_start(file));
     if (rings.server, aio.server) == (Server::Kernel, Server::Kernel) && !options.guest {
@@ -249,11 +256,14 @@ pub fn chosen(flag: Option<Backend>, variable: &str) -> Result<Backend, Failure>
 struct Answers {
     aio_works: Option<bool>,
     makes_memfds: Option<bool>,
+    /// False if no filter kills for io_uring's calls.
+    calls_kill: Option<bool>,
     rings: Option<Result<ring::Server, ring::Fault>>,
 }
 
-/// Decides on the servers of io_uring and Linux AIO; fails if a requested one does not work.
-fn servers(rings: Backend, aio: Backend) -> Result<(Decision, Decision), Failure> {
+/// Decides on the servers of io_uring and Linux AIO; fails if a requested one does not work. Also returns whether a
+/// filter kills for io_uring's calls, if that is known.
+fn servers(rings: Backend, aio: Backend) -> Result<(Decision, Decision, Option<bool>), Failure> {
     let answers = child::ask_in_turn::<Answers>(|give| {
         let mut answers = Answers::default();
         if aio != Backend::User {
@@ -262,6 +272,11 @@ fn servers(rings: Backend, aio: Backend) -> Result<(Decision, Decision), Failure
         }
         answers.makes_memfds = Some(child::make_memfd());
         give(&answers);
+        if rings != Backend::Kernel {
+            probe::make_ring_calls();
+            answers.calls_kill = Some(false);
+            give(&answers);
+        }
         if rings != Backend::User {
             answers.rings = Some(ring::complete_requests(ring::Needs::All));
         }
@@ -277,7 +292,7 @@ fn servers(rings: Backend, aio: Backend) -> Result<(Decision, Decision), Failure
         Some(false) => doctor::kernel_aio().outcome(),
         None => doctor::kernel_aio_in_brief().outcome(),
     })?;
-    Ok((rings, aio))
+    Ok((rings, aio, answers.calls_kill))
 }
 
 /// Decides on the server of io_uring; fails if the requested one does not work.

@@ -115,6 +115,29 @@ fn nothing_is_started_to_be_killed() {
     assert!(log.contains("are left to the kernel (the process was killed by SIGSYS)"), "{log}");
 }
 
+/// Each process that is made before a start takes time. In a PID namespace of its own, a program's child has the next
+/// number.
+#[test]
+fn few_processes_are_made_before_a_start() {
+    library();
+    let apart = ["--user", "--map-root-user", "--pid", "--fork"];
+    let below_one = |words: &[&str]| {
+        let mut command = plainly(Command::new("unshare"));
+        command.args(apart).args(words);
+        output(below(
+            filter_with(SeccompAction::Errno(libc::EPERM as u32), &[libc::SYS_io_uring_setup]),
+            &mut command,
+        ))
+    };
+    if !below_one(&["true"]).status.success() {
+        return skipped("a start in a PID namespace of its own: there is no leave to make one");
+    }
+    let seen = below_one(&[common::ANYRING, "run", "--backend", "user", "--", "sh", "-c", "sh -c 'echo $$'; :"]);
+    let number: u32 = stdout(&seen).trim().parse().unwrap_or_else(|_| panic!("{seen:?}"));
+    // anyring itself, the rehearsal, the trial, the child of its first question, and perhaps a thread of its own.
+    assert!(number <= 7, "the program's first child is process {number}");
+}
+
 /// Calls that a filter or Landlock refuses to the program are refused to its requests: each is a call of the process.
 #[test]
 fn rules_of_the_program_hold_for_its_requests() {

@@ -40,7 +40,10 @@ pub use linux::{
     probe_flags, syscall, usable_cpus, ForNow, Linux, ACCEPTS_FLAGS, POLLS_FOR_NANOSECONDS, WAITS_FOR_NANOSECONDS,
     WAITS_WITHOUT_MASK,
 };
-pub use question::{answers, ask_in_child, ask_together, is_filtered, is_permitted, is_refused_by, Question};
+pub use question::{
+    answers, ask_in_child, ask_together, asks_itself, be_expendable, is_filtered, is_permitted, is_refused_by,
+    Question,
+};
 pub use status::{file_status, is_at_hand, is_eventfd, FileStatus};
 
 use crate::Errno;

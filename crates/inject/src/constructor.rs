@@ -5,8 +5,8 @@ use crate::{
     raw, sanitizer, shell, signals, unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
-use anyring_engine::{alloc, process, thread};
-use anyring_serve::environment;
+use anyring_engine::{alloc, os, process, thread};
+use anyring_serve::environment::{self, EXPENDABLE};
 use core::ffi::{c_char, c_int};
 
 /// Runs when the loader has mapped everything that the program starts with, before any of that code. This is also
@@ -55,6 +55,9 @@ extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list:
             if !list.is_null() {
                 // SAFETY: the loader's argument, as a program's main gets it.
                 unsafe { environment::keep(list) };
+            }
+            if environment::variable_os(EXPENDABLE).is_some() {
+                os::be_expendable();
             }
             fork::register();
             thread::prepare();

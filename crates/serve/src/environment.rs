@@ -19,6 +19,10 @@ pub const WORKS: &str = "kernel-first";
 /// status 125.
 pub const REFUSES: &str = "ANYRING_REFUSES";
 
+/// The variable by which `anyring run` marks a process that only tries the library. The library in such a process asks
+/// what a filter might kill for without making children.
+pub const EXPENDABLE: &str = "ANYRING_EXPENDABLE";
+
 /// The names and values of anyring's variables when [`keep`] read them.
 static KEPT: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 

@@ -5,7 +5,7 @@ use anyring_abi::{
     Opcode, Params, IORING_REGISTER_PROBE, IO_URING_OP_SUPPORTED, NR_IO_SETUP, NR_IO_URING_REGISTER,
     NR_IO_URING_SETUP,
 };
-use anyring_engine::os::{ask_in_child, is_filtered};
+use anyring_engine::os::{ask_in_child, asks_itself, is_filtered};
 use core::ffi::c_int;
 
 /// Returns the errno with which the kernel (or a filter) refuses io_uring_setup(2), or the query for the ring's
@@ -46,12 +46,23 @@ pub fn patching_refusal() -> Option<&'static str> {
 /// True if a filter ends a process or thread for one of io_uring's calls. Then a trap by another filter is impossible,
 /// since the kernel takes the strictest answer.
 pub fn ring_calls_kill() -> bool {
-    is_filtered() && ask_in_child(make_ring_calls) != Some(0)
+    // An expendable process keeps its signals' actions. It ends by another filter's trap.
+    let question = if asks_itself() { make_ring_calls } else { make_ring_calls_in_child };
+    is_filtered() && ask_in_child(question) != Some(0)
 }
 
-/// Makes io_uring's three calls, with meaningless arguments. A trap does not count as a kill, since its handler ends
-/// the child with the same answer.
-fn make_ring_calls() -> isize {
+/// Makes io_uring's three calls, with meaningless arguments.
+pub fn make_ring_calls() -> isize {
+    for number in NR_IO_URING_SETUP..=NR_IO_URING_REGISTER {
+        // SAFETY: the calls get neither memory nor a descriptor.
+        unsafe { sys::call(number, [usize::MAX, 0, 0, 0, 0, 0]) };
+    }
+    0
+}
+
+/// Does the same as [`make_ring_calls`], in a child. A trap does not count as a kill, since its handler ends the child
+/// with the same answer.
+fn make_ring_calls_in_child() -> isize {
     extern "C" fn leave(_: c_int) {
         loop {
             // SAFETY: ends the child.
@@ -65,15 +76,9 @@ fn make_ring_calls() -> isize {
     let action = [handler, SA_RESTORER, handler, 0];
     let install = [libc::SIGSYS as usize, action.as_ptr() as usize, 0, MASK_BYTES, 0, 0];
     sys::set_mask(!(1 << (libc::SIGSYS - 1)));
-    // SAFETY: the signals' actions are the child's own (no CLONE_SIGHAND), and the calls get neither memory nor a
-    // descriptor.
-    unsafe {
-        sys::call(libc::SYS_rt_sigaction, install);
-        for number in NR_IO_URING_SETUP..=NR_IO_URING_REGISTER {
-            sys::call(number, [usize::MAX, 0, 0, 0, 0, 0]);
-        }
-    }
-    0
+    // SAFETY: the signals' actions are the child's own (no CLONE_SIGHAND).
+    unsafe { sys::call(libc::SYS_rt_sigaction, install) };
+    make_ring_calls()
 }
 
 /// Makes a ring and asks for its operations. The ring ends with the child, which has its own descriptors.

@@ -4,13 +4,14 @@
 
 use super::Check;
 use crate::arch::LOADER;
-use crate::child::{ask, capture_output, makes_memfds, Outcome, Output};
+use crate::child::{self, ask, capture_output, makes_memfds, Outcome, Output};
 use crate::cli::EntryPoint;
 use crate::errno;
 use crate::exec::Environment;
 use crate::library::{executable, preload_list};
 use crate::ring::{complete_requests, Needs, Server};
 use anyring_guest::State;
+use anyring_serve::environment::EXPENDABLE;
 use clap::ValueEnum;
 use rustix::fs::{memfd_create, MemfdFlags};
 use std::ffi::{c_char, CString, OsStr};
@@ -88,12 +89,16 @@ pub enum Trial {
     Killed(String),
 }
 
-/// Tries the library with only the calls that every program needs, below a filter that may kill for any call.
+/// Tries the library with only the calls that every program needs, below a filter that may kill for any call. An
+/// expendable process ends if that fails.
 pub fn try_library(library: &Path, with_instructions: bool) -> Trial {
     let start = |way| start(way, Some(library), true, Needs::Least);
     let by_instruction = with_instructions.then(|| start(EntryPoint::Raw));
     if let Some(Ok(_)) = by_instruction {
         return Trial::Served;
+    }
+    if child::is_expendable() {
+        child::leave();
     }
     match (start(EntryPoint::Liburing), by_instruction) {
         (Err(Fault::Killed(why)), _) => Trial::Killed(why),
@@ -141,6 +146,7 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
     let ours = ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW", "ANYRING_TRACE", "ANYRING_CHAOS"];
     let mut changes: Vec<_> = ours.map(|variable| (variable, None)).into();
     changes.push(("ANYRING_BACKEND", Some(OsStr::new("user"))));
+    changes.push((EXPENDABLE, child::is_expendable().then_some(OsStr::new("1"))));
     changes.extend(list.as_ref().map(|list| ("LD_PRELOAD", Some(list.as_os_str()))));
     let environment = Environment::with(&changes);
     let trial = library.map(|_| TrialProgram::new(entry, needs)).transpose().map_err(Fault::Reported)?;

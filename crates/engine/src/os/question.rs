@@ -12,18 +12,49 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 const STACK: usize = 16 * 1024;
 
+/// Whether this process itself makes the calls of a question. Relaxed: set once, before the process has threads.
+static EXPENDABLE: AtomicU8 = AtomicU8::new(NEEDED);
+/// The process asks in a child.
+const NEEDED: u8 = 0;
+/// The process asks in a child until one has answered.
+const ASKS_ONE_CHILD: u8 = 1;
+/// The process asks itself.
+const ASKS_ITSELF: u8 = 2;
+
+/// Makes this process ask its questions itself, since its end does nobody harm. A child still answers the first
+/// question. So a process that can make no children gets the same answers as any other.
+pub fn be_expendable() {
+    EXPENDABLE.store(ASKS_ONE_CHILD, Ordering::Relaxed);
+}
+
+/// True if this process itself would make the calls of the next question.
+pub fn asks_itself() -> bool {
+    EXPENDABLE.load(Ordering::Relaxed) == ASKS_ITSELF
+}
+
 /// Returns the errno that `question` returned, as `-errno`, in a child of this process; 0 if it returned no error. EPERM
 /// if a filter killed the child. ECHILD if a filter permits no child, or no wait for it. `None` if no child could be
 /// made now, so the caller must not remember an answer. The question makes system calls only, and its descriptors are
 /// the child's own.
 pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
+    if asks_itself() {
+        return Some(code_of(question));
+    }
     let asked = Asked { question, is_copy: is_filtered() && super::version::running_is_older([5, 16]) };
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK) as usize;
     let stack = check(syscall(libc::SYS_mmap, [0, STACK, protection, flags, usize::MAX, 0])).ok()?;
     let answer = asked.by_child_on(stack + STACK);
     syscall(libc::SYS_munmap, [stack, STACK, 0, 0, 0, 0]);
+    if answer.is_some_and(|errno| errno != libc::ECHILD) && EXPENDABLE.load(Ordering::Relaxed) == ASKS_ONE_CHILD {
+        EXPENDABLE.store(ASKS_ITSELF, Ordering::Relaxed);
+    }
     answer
+}
+
+/// Asks the question. Returns the errno of its answer, 0 if that is none.
+fn code_of(question: fn() -> isize) -> c_int {
+    (-question()).max(0) as c_int
 }
 
 /// A yes-or-no question to the kernel, whose first answer is kept. If a seccomp filter is in force, a child process
@@ -172,7 +203,7 @@ extern "C" fn child(asked: *mut c_void) -> ! {
         // program, too.
         syscall(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as usize, 0, 0, 0, 0, 0]);
     }
-    let code = (-(asked.question)()).max(0);
+    let code = code_of(asked.question);
     // None of the program's code runs at this exit.
     loop {
         for end in [libc::SYS_exit_group, libc::SYS_exit] {
