@@ -77,7 +77,7 @@ pub const WORKS: &str = "a NOP, a READ, a POLL_ADD, a TIMEOUT and a RECV that wa
 const REQUESTS: [Opcode; 5] = [Opcode::Nop, Opcode::Read, Opcode::PollAdd, Opcode::Timeout, Opcode::Recv];
 const ENTRIES: u32 = 8;
 /// The time of the TIMEOUT.
-static TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+static TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000 };
 
 /// The extent of a trial.
 #[derive(Clone, Copy, PartialEq, Eq)]

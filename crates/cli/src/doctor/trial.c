@@ -209,7 +209,7 @@ static int result_of(unsigned long user_data, unsigned count)
 /* Makes a NOP, a READ, a TIMEOUT, and a RECV that waits for the others. Without sockets a READ replaces the RECV. */
 static void request(int has_sockets)
 {
-    static const long time[2] = {0, 1000000};
+    static const long time[2] = {0, 300000};
     static char bytes[4];
     int file[2], pair[2], has_pair = instruction(SOCKETPAIR, 1, 1, 0, (long)pair, 0, 0) == 0;
     struct sqe wanted[] = {
