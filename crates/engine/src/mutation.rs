@@ -298,7 +298,7 @@ mutations! {
             "Decision 5: a bad pointer from the program crashes the program.";
     }
     "process" {
-        ClosesMeetChanges "closes-meet-changes" Engine "ranges_are_closed_while_rings_are_made",
+        ClosesMeetChanges "closes-meet-changes" Engine "everything_from_a_number_on_is_closed_while_rings_are_made",
             "Decision 12: descriptor numbers are closed while the engine makes a descriptor of its own.";
         BorrowersOwn "borrowers-own" Engine "a_child_of_vfork_of_an_unseen_fork_closes_its_own",
             "Decision 11: after an unseen fork, the child's own child of vfork(2) counts as the memory's owner.";
