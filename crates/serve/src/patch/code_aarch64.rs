@@ -15,7 +15,7 @@ pub const WORDS: usize = 64;
 /// since Go keeps a frame pointer directly below its stack pointer.
 pub const LOWERED: usize = 64;
 
-/// Bytes of the data behind the instructions ([`WORDS`]): for each number, and then the address that serves them.
+/// Bytes of the data after the instructions ([`WORDS`]): for each number, and then the address that serves them.
 const CALL: usize = 24;
 /// The instructions of one number: the way to the code that serves it.
 const TAKE: usize = 8;
@@ -25,7 +25,7 @@ const BACK: usize = 5;
 /// Distances that `b` reaches, in bytes.
 const REACH: isize = 128 << 20;
 
-/// What an island serves.
+/// The calls that an island serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The numbers of the calls, ascending. The last one is repeated if there are fewer.

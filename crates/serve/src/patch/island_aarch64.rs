@@ -4,9 +4,9 @@
 //! instruction meanwhile:
 //!
 //! - A thread that executes the instruction at that moment makes the call by the old `svc` or goes to the island by the
-//!   new `b`. The architecture permits this without any synchronisation for a few instructions, among them both of
-//!   these ("Concurrent modification and execution of instructions" in the Arm Architecture Reference Manual, DDI 0487,
-//!   B2.2). For any other instruction it promises nothing. So only the `svc` itself is ever replaced.
+//!   new `b`. The architecture permits this without any synchronisation for a few instructions. Both are among them
+//!   ("Concurrent modification and execution of instructions", Arm Architecture Reference Manual, DDI 0487, B2.2). For
+//!   any other instruction it promises nothing. So only the `svc` itself is ever replaced.
 //! - A thread whose call is in progress, or which has trapped, returns to the instruction after it, which stays. If the
 //!   kernel repeats the call, the thread returns to the `b`. The island then makes the same call, since x8 and all
 //!   arguments are the same. (For a restart by restart_syscall(2), x8 has that call's number, and the island makes it.)
