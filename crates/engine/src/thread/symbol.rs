@@ -97,9 +97,10 @@ pub unsafe fn definitions(name: &CStr) -> impl Iterator<Item = (usize, usize)> +
     let first = |namespace: &'static Namespace| unsafe { namespace.first.as_ref() };
     let objects =
         namespaces.filter_map(first).flat_map(|first| core::iter::successors(Some(first), |object| object.next()));
-    // SAFETY: as above.
     objects.filter_map(move |object| {
-        Some((object.base, unsafe { Tables::at(object.base, object.dynamic)?.find(name)? }))
+        // SAFETY: as above.
+        let address = unsafe { Tables::at(object.base, object.dynamic)?.find(name)? };
+        Some((object.base, address))
     })
 }
 
@@ -123,8 +124,11 @@ struct Namespace {
 
 impl Namespace {
     fn next(&self) -> Option<&'static Namespace> {
+        if self.version < 2 {
+            return None;
+        }
         // SAFETY: null, or the next of the list, from which the loader removes nothing.
-        unsafe { (self.version >= 2).then(|| self.next.as_ref()).flatten() }
+        unsafe { self.next.as_ref() }
     }
 }
 
