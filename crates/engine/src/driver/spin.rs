@@ -16,7 +16,7 @@
 //! All of this is part of a ring's state, under its lock.
 
 use crate::mutation::{mutated, Mutation};
-use crate::os;
+use crate::thread::place;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// The longest spin, in nanoseconds. About what a sleep and a wake-up on another core cost.
@@ -42,7 +42,7 @@ const HARMLESS: u32 = 10_000;
 static ALLOWED: AtomicBool = AtomicBool::new(false);
 
 /// Allows spins in this process. The caller makes sure that signal handlers of the program report themselves
-/// ([`os::handled`]), since a spin ends when one has run. Called before the first ring.
+/// ([`crate::os::handled`]), since a spin ends when one has run. Called before the first ring.
 pub fn allow() {
     ALLOWED.store(true, Ordering::Relaxed);
 }
@@ -181,8 +181,7 @@ impl Spin {
 /// sender could not run. A thread of SCHED_IDLE or SCHED_BATCH asks for little, and one of a real-time class would keep
 /// others from running.
 fn may_spin() -> bool {
-    let policy = os::syscall(libc::SYS_sched_getscheduler, [0; 6]);
-    policy == libc::SCHED_OTHER as isize && os::usable_cpus() > 1
+    place::is_ordinary()
 }
 
 #[cfg(test)]

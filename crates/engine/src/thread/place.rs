@@ -1,7 +1,7 @@
 //! Schedules the engine threads that serve the whole process like its main thread, independent of the thread that
 //! first needed them. (The kernel's workers inherit from their submitter, but serve only that submitter.)
 
-use crate::os::{ask_in_child, is_filtered, syscall, Os, Sys};
+use crate::os::{ask_in_child, is_filtered, syscall, usable_cpus, Os, Sys};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// The kernel's default timer slack, in nanoseconds.
@@ -68,6 +68,13 @@ pub fn as_the_process() {
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, TIMER_SLACK_NS, 0, 0, 0, 0]);
 }
 
+/// True if the calling thread is scheduled in the ordinary way (SCHED_OTHER), and has a choice of CPUs. False also if a
+/// filter keeps this from being known.
+pub fn is_ordinary() -> bool {
+    let is_other = |own: Attributes| own.policy == libc::SCHED_OTHER as u32;
+    is_permitted() && Attributes::of(0).is_some_and(is_other) && usable_cpus() > 1
+}
+
 /// Returns how many bytes of the CPU set the kernel uses, or an error.
 fn affinity_of(thread: u32, cpus: &mut [u64; CPUS / 64]) -> isize {
     let args = [thread as usize, size_of_val(cpus), cpus.as_mut_ptr() as usize, 0, 0, 0];
@@ -114,6 +121,29 @@ mod tests {
         let is_known = syscall(libc::SYS_prlimit64, [0, resource, 0, at, 0, 0]) == 0;
         limit[0] = most.min(limit[1]);
         is_known && syscall(libc::SYS_prlimit64, [0, resource, limit.as_ptr() as usize, 0, 0, 0]) == 0
+    }
+
+    #[test]
+    fn a_filter_that_kills_for_the_attributes_ends_nobody() {
+        let calls = [libc::SYS_sched_getattr, libc::SYS_sched_getscheduler];
+        let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        // Loads the number of the call, compares it with both, and allows the others.
+        let code = [
+            statement(0x20, 0, 0, 0),
+            statement(0x15, 1, 0, calls[0] as u32),
+            statement(0x15, 0, 1, calls[1] as u32),
+            statement(6, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+            statement(6, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
+        let body = || {
+            syscall(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]);
+            let set =
+                [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, &raw const filter as usize];
+            syscall(libc::SYS_prctl, [set[0], set[1], set[2], 0, 0, 0]);
+            u8::from(!is_filtered() || is_ordinary())
+        };
+        assert_eq!(in_child(body), 0);
     }
 
     #[test]
