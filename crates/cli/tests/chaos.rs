@@ -267,7 +267,7 @@ fn the_test_report_has_a_case_for_each_seed() {
     // What was injected, and where the program was.
     let (_, xml) = report("late", &["sh", "-c", &format!("'{program}' reuse-write right; exit 3")]);
     assert!(xml.contains(".late: late: ") && xml.contains("\n    at main ("), "{xml}");
-    assert!(xml.contains(" ms after the start\n    at main ("), "{xml}");
+    assert!(xml.contains(" ms after the first ring\n    at submit_all ("), "{xml}");
     let (status, xml) = report("short", &[program, "reuse-write", "right"]);
     assert_eq!(status, Some(0));
     assert!(xml.contains("tests=\"3\" failures=\"0\" errors=\"0\"") && xml.contains("\"seed 3\"/>"), "{xml}");
@@ -295,11 +295,12 @@ fn a_failure_lists_its_injections_in_the_order_of_time() {
     let mut last_ms = 0.0;
     for line in &injections {
         assert!(
-            line.contains("WRITE, user_data 0x7: ") && line.contains(" ms after the start, at main ("),
+            line.contains("WRITE, user_data 0x7: ") && line.contains(" ms after the first ring, at submit_all ("),
             "{line}"
         );
         assert!(line.contains("chaos.c:"), "{line}");
-        let time = line.split(" ms after the start").next().and_then(|text| text.rsplit(' ').next()?.parse().ok());
+        let time =
+            line.split(" ms after the first ring").next().and_then(|text| text.rsplit(' ').next()?.parse().ok());
         let time_ms: f64 = time.expect("a time");
         assert!((last_ms..limit_ms).contains(&time_ms) && time_ms > 0.0, "{said}");
         last_ms = time_ms;

@@ -173,7 +173,7 @@ fn generated_code_has_the_names_of_its_perf_map() {
     assert!(frames.len() == 1 && frames[0].starts_with("read_twice ("), "{frames:?}");
 }
 
-/// Submits 300 NOPs in one function, and 100 in another, one in a call.
+/// Submits 30,000 NOPs in one function, and 10,000 in another, one in a call.
 const NOPS: &str = r#"
 #include <liburing.h>
 namespace app {
@@ -191,7 +191,7 @@ __attribute__((noinline)) void seldom(io_uring *ring) {
 int main() {
     io_uring ring;
     if (io_uring_queue_init(8, &ring, 0) < 0) return 2;
-    for (int at = 0; at < 400; at++) {
+    for (int at = 0; at < 40000; at++) {
         io_uring_cqe *cqe;
         at % 4 ? app::often(&ring) : app::seldom(&ring);
         if (io_uring_wait_cqe(&ring, &cqe) < 0) return 2;

@@ -35,7 +35,7 @@ struct Settings {
     rules: Rules,
     /// The injections to make. `None` for all injections that are drawn.
     only: Option<BTreeSet<Name>>,
-    /// The time at which the process began, by CLOCK_MONOTONIC.
+    /// The time at which the engine was prepared for the process's first ring, by CLOCK_MONOTONIC.
     began_ns: u64,
 }
 

@@ -34,7 +34,7 @@ pub struct Injection {
     rule: String,
     opcode: Option<String>,
     user_data: Option<u64>,
-    /// The time since the process began.
+    /// The time since the process made its first ring.
     after_us: u64,
     what: String,
     /// The program's stack when it called io_uring_enter(2), innermost frame first.
@@ -65,7 +65,7 @@ impl Injection {
             (Some(opcode), Some(user_data)) => format!("{opcode}, user_data {user_data:#x}: "),
             _ => String::new(),
         };
-        format!("{name}: {rule}: {request}{what}, {:.3} ms after the start", self.after_us as f64 / 1_000.0)
+        format!("{name}: {rule}: {request}{what}, {:.3} ms after the first ring", self.after_us as f64 / 1_000.0)
     }
 }
 
