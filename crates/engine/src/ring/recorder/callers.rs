@@ -80,7 +80,7 @@ mod tests {
         let mut recorder = Recorder::by_writer(reader.writer(), 0);
         let taken = (0..100_000).filter(|_| recorder.wants_caller()).count();
         assert!((800..1_200).contains(&taken), "{taken}");
-        // The frames of this very program, which stands for the library here, are left out of the text.
+        // A stack that is known is named, and not described once more.
         recorder.callers.known.push((0, 7));
         recorder.caller(&Caller::nowhere());
         let mut events = Vec::new();
