@@ -53,6 +53,8 @@ jumps() {
 
 # More than 15,000 calls are served. The first 64 come by a trap, those that come while the instruction is replaced, and a few more.
 jumps jumps 6000 jumps
+jumps jumps-guest 6000 jumps-static
 jumps jumps-kill 400 jumps --errno kill
+jumps jumps-guest-kill 400 jumps-static --errno kill
 expect no-jumps 0 'child 0' anyring deny -- env ANYRING_PATCH=0 anyring run -- jumps svc
 exit $failed

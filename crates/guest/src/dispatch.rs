@@ -3,7 +3,7 @@
 use crate::arch::trap::Registers;
 use crate::arch::{calls, patch};
 use crate::world::{self, Block};
-use crate::{exe, exec, filter, signals, start, threads};
+use crate::{exe, exec, filter, hot, signals, start, threads};
 use anyring_abi::NR_IO_SETUP;
 use anyring_engine::os::arch::page_bytes;
 use anyring_engine::thread::follow;
@@ -87,16 +87,20 @@ pub fn call(block: &Block, registers: &mut Registers) -> isize {
             {
                 return change_identity(block, number, args, own);
             }
-            let answer = anyring_serve::dispatch::call::<Guest>(number, args);
-            start::trap_with_levels();
-            answer
+            on_rings(number, args)
         }
     }
 }
 
+/// Makes a call that concerns neither threads nor processes.
+pub fn on_rings(number: i64, args: [usize; 6]) -> isize {
+    let answer = anyring_serve::dispatch::call::<Guest>(number, args);
+    start::trap_with_levels();
+    answer
+}
+
 /// Serves io_uring_enter(2).
-pub fn enter(registers: &Registers) -> isize {
-    let [fd, submit, wait, flags, arg, size] = registers.args();
+pub fn enter([fd, submit, wait, flags, arg, size]: [usize; 6]) -> isize {
     let arg = arg as *const core::ffi::c_void;
     let answer =
         anyring_serve::door::enter::<Guest>(fd as u32, submit as u32, wait as u32, flags as u32, arg, size);
@@ -171,7 +175,7 @@ fn map(args: [usize; 6]) -> isize {
         if protection as c_int & libc::PROT_READ != 0 {
             patch::code_was_mapped(code.clone());
             // The log says what cannot be replaced there.
-            let _ = patch::ahead(code);
+            let _ = hot::ahead(code);
         }
     }
     answer

@@ -35,6 +35,7 @@ mod elf;
 mod exe;
 mod exec;
 mod filter;
+mod hot;
 mod loader;
 mod probe;
 mod script;

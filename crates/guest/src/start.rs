@@ -1,11 +1,11 @@
 //! Prepares the process before the guest begins.
 
-use crate::arch::{crossing, patch};
+use crate::arch::crossing;
 use crate::elf::Refusal;
 use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
 use crate::state::State;
-use crate::{exe, loader, probe, script, signals, tcb, world};
+use crate::{exe, hot, loader, probe, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, log, os, process, thread};
 use anyring_serve::filters::Way;
 use anyring_serve::{engine, sys};
@@ -176,7 +176,7 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     let images = [Some(&loaded.program), loaded.loader.as_ref()];
     for code in images.into_iter().flatten().flat_map(|image| image.code.clone()) {
         filter::cover(code.clone());
-        patch::ahead(code).map_err(|why| Refusal { errno: 0, why })?;
+        hot::ahead(code).map_err(|why| Refusal { errno: 0, why })?;
     }
     Ok(begin)
 }
@@ -192,7 +192,7 @@ fn prepare() -> Result<(), &'static str> {
         return Err("there is no memory");
     }
     signals::prepare()?;
-    patch::prepare();
+    hot::prepare();
     process::at_fork(engine::renew_after_fork);
     descriptors::set_closes_are_seen(true);
     keep_host_open();

@@ -54,7 +54,7 @@ pub unsafe extern "C" fn whose(
     let Some(block) = world::mine().filter(|block| block.host_tp.load(Ordering::Relaxed) != pointer) else {
         return HERE;
     };
-    patch::set_back(context);
+    patch::set_back(context, block);
     let this = core::ptr::from_ref(context) as usize;
     if range_of(&context.uc_stack).contains(&this) {
         // The handler is on its alternate stack.
@@ -147,7 +147,7 @@ fn disabled_alternate(block: &Block, level: usize) -> Option<stack_t> {
 /// Makes the trapped call, in the host's world, and returns its answer.
 pub fn serve(block: &Block, registers: &mut Registers) -> isize {
     match registers.number() {
-        NR_IO_URING_ENTER => dispatch::enter(registers),
+        NR_IO_URING_ENTER => dispatch::enter(registers.args()),
         _ => entry::answer_any(|| dispatch::call(block, registers)),
     }
 }

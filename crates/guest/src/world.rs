@@ -93,7 +93,7 @@ pub const BEGIN: usize = offset_of!(Block, begin);
 const CLAIMED: u32 = u32::MAX;
 
 /// All blocks, filled from the beginning; none is ever freed.
-static ALL: [AtomicPtr<Block>; BLOCKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
+pub static ALL: [AtomicPtr<Block>; BLOCKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// The index in [`ALL`], plus 1, of the last thread that had a thread id. A thread writes its own entry before it makes

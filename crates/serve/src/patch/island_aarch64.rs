@@ -4,9 +4,9 @@
 //! instruction meanwhile:
 //!
 //! - A thread that executes the instruction at that moment makes the call by the old `svc` or goes to the island by the
-//!   new `b`. The architecture permits this without any synchronisation for a few instructions. Both are among them
-//!   ("Concurrent modification and execution of instructions", Arm Architecture Reference Manual, DDI 0487, B2.2). For
-//!   any other instruction it promises nothing. So only the `svc` itself is ever replaced.
+//!   new `b`. The architecture permits this without any synchronisation for B, BL, BRK, HVC, ISB, NOP, SMC and SVC. Its
+//!   manual says so under "Concurrent modification and execution of instructions" (Arm DDI 0487, B2.2). For any other
+//!   instruction it promises nothing. So only the `svc` itself is ever replaced.
 //! - A thread whose call is in progress, or which has trapped, returns to the instruction after it, which stays. If the
 //!   kernel repeats the call, the thread returns to the `b`. The island then makes the same call, since x8 and all
 //!   arguments are the same. (For a restart by restart_syscall(2), x8 has that call's number, and the island makes it.)
@@ -75,16 +75,16 @@ impl Island {
     }
 }
 
-/// True if islands are possible. While the processor has streaming mode (SME), a call in that mode must get to the
-/// kernel, which ends the mode, and there is no cheap way to ask for the mode.
+/// True if islands are possible. They are not if the processor has streaming mode (SME). A call in that mode must get to
+/// the kernel, which ends the mode, and there is no cheap way to ask for the mode.
 pub fn are_possible() -> bool {
     const HWCAP2_SME: u64 = 1 << 23;
     // SAFETY: reads the auxiliary vector.
     unsafe { libc::getauxval(libc::AT_HWCAP2) & HWCAP2_SME == 0 }
 }
 
-/// Returns the address of the island that was built for this plan and the `svc` at `site`, because its object was
-/// unmapped and mapped at the same place again.
+/// Returns the address of the island that was built earlier for this plan and the `svc` at `site`. It is still there if
+/// the object was unmapped and mapped at the same place again.
 pub fn built_before(site: usize, plan: &Plan) -> Option<usize> {
     all().find(|island| island.site == site && island.plan == *plan).map(Island::address)
 }

@@ -7,10 +7,13 @@
 //!
 //! A system call changes x0 only, so no register is free for the way back to the guest. A trapped call therefore ends
 //! by rt_sigreturn(2) from the trap's own frame, and a new thread begins by rt_sigreturn(2) from a frame of the host's.
+//! A call that came by a jump goes back by its island ([`patched`]).
 
-use super::trap::{emulate, guest_registers, Trapped};
+use super::trap::{emulate, emulate_jumped, guest_registers, Trapped};
 use crate::trap::{whose, Turn};
-use crate::world;
+use crate::world::{self, Block};
+use anyring_serve::crossing::Jumped;
+use anyring_serve::jump_crossing;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
@@ -83,6 +86,125 @@ unsafe extern "C" fn make() {
         guest_tp = const world::GUEST_TP,
         host_tp = const world::HOST_TP,
         emulate = sym emulate,
+    )
+}
+
+unsafe extern "C" {
+    /// Places in [`patched`]: from where on x0 and x8 are in x12 and x13; where they are back; where the call owns the
+    /// stack; where it is on that stack.
+    fn anyring_jump_asks();
+    fn anyring_jump_asked();
+    fn anyring_jump_owns();
+    fn anyring_jump_on_stack();
+}
+
+/// The progress of a call in [`patched`] when it is at some instruction.
+pub enum Entering {
+    /// The registers are as the island has left them.
+    Nothing,
+    /// x0 and x8 are in x12 and x13.
+    Asks,
+    /// The call owns the stack, but still uses the guest's.
+    Owns,
+}
+
+/// Returns the progress at an instruction of [`patched`] at which the call is still on the guest's stack. `None` for any
+/// other address.
+pub fn entering(address: usize) -> Option<Entering> {
+    let after = |step: unsafe extern "C" fn()| address >= step as *const () as usize;
+    if !after(patched) || after(anyring_jump_on_stack) {
+        return None;
+    }
+    Some(match (after(anyring_jump_owns), after(anyring_jump_asks) && !after(anyring_jump_asked)) {
+        (true, _) => Entering::Owns,
+        (_, true) => Entering::Asks,
+        _ => Entering::Nothing,
+    })
+}
+
+/// An island jumps here, with x17 pointing to its [`Call`](anyring_serve::patch::island::Call). The thread is found by
+/// its id, which a call of the host's own returns. A call on the alternate signal stack, or in the middle of another,
+/// uses a trap.
+#[unsafe(naked)]
+#[link_section = "anyring_crossing"]
+pub unsafe extern "C" fn patched() {
+    jump_crossing!(
+        take: "mov x12, x0
+            mov x13, x8
+            .globl anyring_jump_asks
+            .hidden anyring_jump_asks
+            anyring_jump_asks:
+            mov x8, {gettid}
+            svc 0
+            mov x14, x0
+            mov x0, x12
+            mov x8, x13
+            .globl anyring_jump_asked
+            .hidden anyring_jump_asked
+            anyring_jump_asked:
+            adrp x15, {by_tid}
+            add x15, x15, :lo12:{by_tid}
+            ldrh w15, [x15, x14, lsl 1]
+            cbz w15, 9f
+            sub w15, w15, 1
+            adrp x16, {all}
+            add x16, x16, :lo12:{all}
+            ldr x16, [x16, x15, lsl 3]
+            ldr w15, [x16, {tid}]
+            sub w15, w15, w14
+            cbnz w15, 9f
+            mov x14, sp
+            ldr x15, [x16, {avoided}]
+            sub x14, x14, x15
+            tbnz x14, 63, 2f
+            ldr x15, [x16, {avoided} + 8]
+            sub x14, x14, x15
+            tbnz x14, 63, 9f
+            2:
+            ldr x14, [x16, {frame}]
+            cbz x14, 9f
+            ldrb w15, [x16, {busy}]
+            cbnz w15, 9f
+            mov w15, 1
+            strb w15, [x16, {busy}]
+            .globl anyring_jump_owns
+            .hidden anyring_jump_owns
+            anyring_jump_owns:
+            mov x15, sp
+            str x15, [x16, {trapped_at}]
+            str xzr, [x16, {alternate_size}]
+            str x16, [x14, {block}]
+            mov x15, {jumped}
+            str x15, [x14, {mark}]
+            add x16, x16, {busy}",
+        enter: ".globl anyring_jump_on_stack
+            .hidden anyring_jump_on_stack
+            anyring_jump_on_stack:
+            mrs x9, tpidr_el0
+            str x9, [sp, {pointer}]
+            ldr x10, [sp, {block}]
+            str x9, [x10, {guest_tp}]
+            ldr x9, [x10, {host_tp}]
+            msr tpidr_el0, x9", // from here on: the host's world
+        leave: "ldr x9, [sp, {pointer}]
+            msr tpidr_el0, x9", // the guest's again
+        give_back: "strb wzr, [x17]";
+        gettid = const libc::SYS_gettid,
+        by_tid = sym world::BY_TID,
+        all = sym world::ALL,
+        tid = const world::TID,
+        avoided = const offset_of!(Block, avoided),
+        frame = const offset_of!(Block, frame),
+        busy = const offset_of!(Block, levels),
+        trapped_at = const offset_of!(Block, trapped_at),
+        alternate_size = const offset_of!(Block, alternate) + size_of::<usize>(),
+        block = const offset_of!(Jumped, block),
+        pointer = const offset_of!(Jumped, pointer),
+        mark = const offset_of!(Jumped, mark),
+        jumped = const Jumped::MARK,
+        guest_tp = const world::GUEST_TP,
+        host_tp = const world::HOST_TP,
+        emulate = sym emulate_jumped,
     )
 }
 

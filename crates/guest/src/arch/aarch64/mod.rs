@@ -1,4 +1,4 @@
-//! The aarch64 part. Each call traps: no instruction becomes a jump.
+//! The aarch64 part.
 
 pub mod calls;
 pub mod crossing;

@@ -3,10 +3,14 @@
 use super::crossing::{is_of_host, trampoline};
 use crate::trap::{begin, serve};
 use crate::world::{Block, Level, LEVELS, STACK};
+use crate::{dispatch, hot};
+use anyring_abi::NR_IO_URING_ENTER;
 use anyring_engine::os::arch::CONTEXT_IN_FRAME;
 use anyring_engine::stats;
-use anyring_serve::crossing::{self, args, mask_of, Frame};
-use core::mem::size_of;
+use anyring_serve::crossing::{self, args, mask_of, Frame, Jumped};
+use anyring_serve::entry;
+use anyring_serve::patch::{ahead, island};
+use core::mem::{offset_of, size_of};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use libc::{stack_t, ucontext_t};
@@ -21,7 +25,13 @@ pub struct Trapped {
     level: *const Level,
     frame: Frame,
     number: i32,
+    /// True if the instruction must be patched before the call is made.
+    is_due: bool,
+    /// Not [`Jumped::MARK`], which would be there if the call had come by a jump.
+    mark: [usize; 2],
 }
+const _: () = assert!(offset_of!(Trapped, mark) + 16 == size_of::<Trapped>());
+const _: () = assert!(offset_of!(Jumped, mark) + 16 == size_of::<Jumped>());
 
 /// A trapped call, whose registers are in a copy of the trap's frame.
 pub type Registers = Trapped;
@@ -41,9 +51,11 @@ pub fn stack_pointer(context: &ucontext_t) -> usize {
     context.uc_mcontext.sp as usize
 }
 
-/// Returns `None`: no call traps under another number.
-pub fn number_meant(_: &ucontext_t) -> Option<i32> {
-    None
+/// Returns the intended number of a call that may have trapped under another number. The thread is
+/// [set back](super::patch::set_back) to its own instruction, so x8 has the number.
+pub fn number_meant(context: &ucontext_t) -> Option<i32> {
+    let number = context.uc_mcontext.regs[8] as u32;
+    ahead::NUMBERS.contains(&number).then_some(number as i32)
 }
 
 /// Makes the thread, which has trapped, continue in [`trampoline`], on the stack of `level` that ends at `top`. If the
@@ -55,17 +67,23 @@ pub unsafe fn cross(
     block: &Block,
     level: usize,
     top: usize,
-    (number, _): (i32, Option<i32>),
+    (number, meant): (i32, Option<i32>),
     context: &mut ucontext_t,
     is_alternate: bool,
 ) {
     let at = (top - size_of::<Trapped>()) as *mut Trapped;
+    if level == 0 {
+        block.frame.store(top - size_of::<Jumped>(), Ordering::Relaxed);
+    }
     let level = core::ptr::from_ref(&block.levels[level]);
+    let number = meant.unwrap_or(number);
+    let behind = context.uc_mcontext.pc as usize;
+    let is_due = !island::has_site(behind - 4) && hot::is_due(number.into(), behind);
     // SAFETY: the caller vouches for the stack. The context is that of the handler.
     let copy = unsafe {
         let frame = Frame::copied(context, at as usize, is_alternate);
         let copy = frame.copy();
-        at.write(Trapped { block, pointer: 0, level, frame, number });
+        at.write(Trapped { block, pointer: 0, level, frame, number, is_due, mark: [0; 2] });
         copy
     };
     context.uc_mcontext.regs[0] = at as u64;
@@ -108,6 +126,10 @@ pub fn guest_registers<'a>(context: &'a ucontext_t, block: &Block) -> &'a [u64; 
         None => &context.uc_mcontext.regs,
         // SAFETY: the host runs on this stack only during a call, and `cross` has written both there.
         Some(top) => unsafe {
+            let jumped = (top - size_of::<Jumped>()) as *const Jumped;
+            if (*jumped).mark[0] == Jumped::MARK {
+                return &(*jumped).registers;
+            }
             &(*((top - size_of::<Trapped>()) as *const Trapped)).frame.context().uc_mcontext.regs
         },
     }
@@ -125,9 +147,27 @@ pub unsafe extern "C" fn emulate(trapped: *mut Trapped) -> Onward {
     begin(block);
     trapped.frame.begin();
     stats::stats().traps.fetch_add(1, Ordering::Relaxed);
+    if trapped.is_due {
+        let behind = trapped.frame.context().uc_mcontext.pc as usize;
+        entry::aside(|| hot::apply(behind, trapped.number as u32));
+    }
     let answer = serve(block, trapped);
     trapped.frame.end(answer);
     Onward { frame: trapped.frame.home(), level: trapped.level }
+}
+
+/// Makes a call that came by a jump, in the host's world, and returns its answer.
+///
+/// # Safety
+/// Called by [`patched`](super::crossing::patched) with what it has written.
+pub unsafe extern "C" fn emulate_jumped(jumped: *mut Jumped) -> isize {
+    // SAFETY: the caller vouches for it, and blocks are never freed.
+    let (jumped, block) = unsafe { (&*jumped, &*((*jumped).block as *const Block)) };
+    begin(block);
+    match jumped.number as i64 {
+        NR_IO_URING_ENTER => dispatch::enter(jumped.args()),
+        number => entry::answer_any(|| dispatch::on_rings(number, jumped.args())),
+    }
 }
 
 /// Prepares the frame with which `child` begins: its parent's registers, with this stack pointer. A system call keeps

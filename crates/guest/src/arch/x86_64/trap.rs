@@ -3,7 +3,8 @@
 //! The way is [`anyring_serve::crossing`].
 
 use super::crossing::trampoline;
-use super::{fast, patch};
+use super::fast;
+use crate::hot;
 use crate::trap::{begin, serve};
 use crate::world::Block;
 use anyring_engine::stats;
@@ -45,7 +46,7 @@ pub unsafe fn cross(
     block.levels[level].flags.store(registers.flags, Ordering::Relaxed);
     registers.stack = core::ptr::from_ref(&block.levels[level]) as u64;
     registers.block = core::ptr::from_ref(block) as u64;
-    registers.patch = u64::from(meant.is_none() && patch::is_due(i64::from(number), registers.rip as usize));
+    registers.patch = u64::from(meant.is_none() && hot::is_due(i64::from(number), registers.rip as usize));
     // SAFETY: the caller vouches for it.
     unsafe { registers.cross(context, top, is_alternate, trampoline) };
 }
@@ -76,7 +77,7 @@ fn by_trap(block: &Block, registers: &Registers) {
         fast::record(block, registers);
     }
     if registers.patch != 0 {
-        entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));
+        entry::aside(|| hot::apply(registers.rip as usize, registers.rax as u32));
     }
 }
 
