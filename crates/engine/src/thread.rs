@@ -6,7 +6,7 @@ pub mod follow;
 mod make;
 mod maker;
 mod masks;
-pub(crate) mod place;
+pub mod place;
 pub mod symbol;
 pub mod tables;
 

@@ -3,8 +3,10 @@
 //! others reach that copy, which serves them, too. A copy that was loaded with RTLD_LOCAL or in another namespace
 //! (dlmopen(3)) has its own functions, and only the kernel's answers.
 
+#[cfg(not(test))]
 use anyring_engine::thread::symbol;
 use core::ffi::c_void;
+#[cfg(not(test))]
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// The symbol by which copies find each other, whatever their files' names are. It holds 1 in the copy that serves.

@@ -5,6 +5,7 @@ use crate::{probe, Host};
 use anyring_engine::driver::spin;
 use anyring_engine::lock::Lock;
 use anyring_engine::os::{arch, version};
+use anyring_engine::thread::place;
 use anyring_engine::{chaos, event, log, os, stats, thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -64,7 +65,7 @@ pub fn prepare<H: Host>() {
     version::choose(variable("ANYRING_KERNEL").as_deref());
     H::guard_copies();
     if variable("ANYRING_SPIN").as_deref() != Some("0") && H::sees_handlers() {
-        spin::allow();
+        spin::allow(place::may_spin);
     }
     let file = variable("ANYRING_STATS");
     if let Err(error) = stats::open(file.as_deref()) {

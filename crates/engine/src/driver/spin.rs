@@ -16,8 +16,7 @@
 //! All of this is part of a ring's state, under its lock.
 
 use crate::mutation::{mutated, Mutation};
-use crate::thread::place;
-use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
 /// The longest spin, in nanoseconds. About what a sleep and a wake-up on another core cost.
 pub const LONGEST_NS: u64 = 50_000;
@@ -38,13 +37,14 @@ const LONGEST_PAUSE_NS: u64 = 1_280_000_000;
 /// Number of messages found in a row after which former harm is forgotten.
 const HARMLESS: u32 = 10_000;
 
-/// False until [`allow`].
-static ALLOWED: AtomicBool = AtomicBool::new(false);
+/// Says whether the calling thread may spin. Nobody may until [`allow`].
+static MAY_SPIN: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Allows spins in this process. The caller makes sure that signal handlers of the program report themselves
-/// ([`crate::os::handled`]), since a spin ends when one has run. Called before the first ring.
-pub fn allow() {
-    ALLOWED.store(true, Ordering::Relaxed);
+/// Allows spins in this process to threads for which `may_spin` is true. The caller makes sure that signal handlers of
+/// the program report themselves ([`crate::os::handled`]), since a spin ends when one has run. Called before the first
+/// ring.
+pub fn allow(may_spin: fn() -> bool) {
+    let _ = MAY_SPIN.set(may_spin);
 }
 
 /// The outcome of a spin.
@@ -100,7 +100,7 @@ impl Spin {
     /// Makes what is learned of a ring whose thread spins from its first wait on.
     #[cfg(test)]
     pub fn eager(limits: Limits) -> Spin {
-        allow();
+        allow(|| true);
         Spin { limits, messages: 1, earned: 2 * ENOUGH, ask_at_ns: u64::MAX, ..Spin::default() }
     }
 
@@ -121,8 +121,8 @@ impl Spin {
         let earned_ns = now_ns.saturating_sub(self.counted_at_ns) / SHARE;
         self.credit_ns = self.credit_ns.saturating_add(earned_ns).min(MOST_CREDIT_NS);
         self.counted_at_ns = now_ns;
-        let is_paused = now_ns < self.paused_until_ns || !ALLOWED.load(Ordering::Relaxed);
-        if is_paused || self.earned < ENOUGH || self.credit_ns < LONGEST_NS {
+        let Some(may_spin) = MAY_SPIN.get().filter(|_| now_ns >= self.paused_until_ns) else { return false };
+        if self.earned < ENOUGH || self.credit_ns < LONGEST_NS {
             return false;
         }
         if now_ns >= self.ask_at_ns {
@@ -177,13 +177,6 @@ impl Spin {
     }
 }
 
-/// True if the calling thread may spin: it has a choice of CPUs, and is scheduled in the ordinary way. With one CPU the
-/// sender could not run. A thread of SCHED_IDLE or SCHED_BATCH asks for little, and one of a real-time class would keep
-/// others from running.
-fn may_spin() -> bool {
-    place::is_ordinary()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +185,7 @@ mod tests {
 
     /// Makes a ring's facts after these waits: whether a message came, and after how many ns.
     fn after(waits: &[(bool, u64)]) -> Spin {
-        allow();
+        allow(|| true);
         let mut spin = Spin::default();
         waits.iter().for_each(|(by_message, took_ns)| spin.record_sleep(*by_message, *took_ns));
         spin
@@ -253,17 +246,5 @@ mod tests {
         }
         spin.record_spin(false, Found::Harm, now_ns, now_ns);
         assert!(!spin.is_worth_it(now_ns) && spin.is_worth_it(now_ns + FIRST_PAUSE_NS));
-    }
-
-    #[test]
-    fn a_thread_with_one_cpu_never_spins() {
-        std::thread::spawn(|| {
-            let mut set = rustix::thread::CpuSet::new();
-            set.set(rustix::thread::sched_getcpu());
-            rustix::thread::sched_setaffinity(None, &set).expect("an affinity");
-            assert!(!may_spin() && !after(&[(true, 1_000); 8]).is_worth_it(SECOND_NS));
-        })
-        .join()
-        .expect("the thread");
     }
 }

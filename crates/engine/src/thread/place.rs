@@ -68,9 +68,10 @@ pub fn as_the_process() {
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, TIMER_SLACK_NS, 0, 0, 0, 0]);
 }
 
-/// True if the calling thread is scheduled in the ordinary way (SCHED_OTHER), and has a choice of CPUs. False also if a
-/// filter keeps this from being known.
-pub fn is_ordinary() -> bool {
+/// True if the calling thread may spin: it is scheduled in the ordinary way (SCHED_OTHER), and has a choice of CPUs. With
+/// one CPU, the thread that it waits for could not run. A thread of SCHED_IDLE or SCHED_BATCH asks for little, and one of
+/// a real-time class would keep others from running. False also if a filter keeps this from being known.
+pub fn may_spin() -> bool {
     let is_other = |own: Attributes| own.policy == libc::SCHED_OTHER as u32;
     is_permitted() && Attributes::of(0).is_some_and(is_other) && usable_cpus() > 1
 }
@@ -141,9 +142,21 @@ mod tests {
             let set =
                 [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, &raw const filter as usize];
             syscall(libc::SYS_prctl, [set[0], set[1], set[2], 0, 0, 0]);
-            u8::from(!is_filtered() || is_ordinary())
+            u8::from(!is_filtered() || may_spin())
         };
         assert_eq!(in_child(body), 0);
+    }
+
+    #[test]
+    fn a_thread_with_one_cpu_never_spins() {
+        std::thread::spawn(|| {
+            let mut set = rustix::thread::CpuSet::new();
+            set.set(rustix::thread::sched_getcpu());
+            rustix::thread::sched_setaffinity(None, &set).expect("an affinity");
+            assert!(!may_spin());
+        })
+        .join()
+        .expect("the thread");
     }
 
     #[test]
