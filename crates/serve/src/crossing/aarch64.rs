@@ -144,7 +144,7 @@ pub struct Jumped {
     /// The thread pointer of the guest's world.
     pub pointer: usize,
     vectors: [u128; 32],
-    /// [`Jumped::MARK`] in a guest. It distinguishes this at the top of a stack from a trapped call.
+    /// Begins with [`Jumped::MARK`] in a guest, which distinguishes this at the top of a stack from a trapped call.
     pub mark: [usize; 2],
 }
 

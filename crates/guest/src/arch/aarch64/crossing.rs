@@ -90,8 +90,8 @@ unsafe extern "C" fn make() {
 }
 
 unsafe extern "C" {
-    /// Places in [`patched`]. From the first on, x0 and x8 are in x12 and x13; at the second they are back. At the third
-    /// the call owns the stack, and at the fourth it is on that stack.
+    /// Places in [`patched`]. From the first, x0 and x8 are in x12 and x13, and from the second they are back. From the
+    /// third, the call owns the stack, and from the fourth it is on that stack.
     fn anyring_jump_asks();
     fn anyring_jump_asked();
     fn anyring_jump_owns();
