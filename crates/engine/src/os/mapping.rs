@@ -1,7 +1,7 @@
 //! Asks the kernel which memory of the program maps a file that is written back to a disk (PROCMAP_QUERY, from Linux
 //! 6.11 on). Nothing is known of such memory without /proc, or where the call is refused.
 
-use super::{calls, check, syscall, ForNow};
+use super::{calls, check, is_permitted, syscall, ForNow, Question};
 use core::ops::Range;
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags};
@@ -32,6 +32,10 @@ struct Query {
     build_id: u64,
 }
 
+/// Whether ioctl(2) is permitted.
+static ASKS_MAPPINGS: Question =
+    Question::new(|| is_permitted(libc::SYS_ioctl, [usize::MAX, PROCMAP_QUERY, 0, 0, 0, 0]));
+
 /// The program's mappings, for a call that asks about several ranges.
 #[derive(Default)]
 pub struct Mappings {
@@ -60,10 +64,27 @@ impl Mappings {
     }
 
     fn ask(&mut self, address: u64) -> Option<Query> {
+        if !ASKS_MAPPINGS.is_yes() {
+            return None;
+        }
         let open = || calls::open("/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         let maps = self.maps.get_or_insert_with(open).as_ref()?;
         let mut query = Query { size: size_of::<Query>() as u64, address, ..Query::default() };
         let args = [maps.as_raw_fd() as usize, PROCMAP_QUERY, &raw mut query as usize, 0, 0, 0];
         check(syscall(libc::SYS_ioctl, args)).ok().map(|_| query)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::refusing::killing;
+
+    #[test]
+    fn a_filter_that_kills_for_the_question_ends_nobody() {
+        let byte = 0u8;
+        let address = &raw const byte as u64;
+        let asks = || u8::from(Mappings::default().is_written_back(address, address + 1));
+        assert_eq!(killing(&[libc::SYS_ioctl], asks), 0);
     }
 }

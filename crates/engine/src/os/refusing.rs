@@ -1,5 +1,6 @@
-//! A thread whose filters refuse some system calls, for tests.
+//! Threads and processes whose filters refuse some system calls, for tests.
 
+use super::in_child::in_child;
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
 
 /// A call that is refused: its number, an argument (index and value) if only calls with that argument are refused,
@@ -25,4 +26,17 @@ pub fn refusing<T: Send + 'static>(refusals: &'static [Refusal], body: impl FnOn
         body()
     };
     std::thread::spawn(below).join().expect("the thread")
+}
+
+/// Returns the status of a forked child that runs `body` below a filter that kills the child for these calls. `body`
+/// makes system calls only.
+pub fn killing(calls: &[i64], body: impl FnOnce() -> u8) -> u8 {
+    let architecture = std::env::consts::ARCH.try_into().expect("a known architecture");
+    let calls = calls.iter().map(|number| (*number, Vec::new())).collect();
+    let filter = SeccompFilter::new(calls, SeccompAction::Allow, SeccompAction::KillProcess, architecture);
+    let program: seccompiler::BpfProgram = filter.expect("a filter").try_into().expect("a program");
+    in_child(|| match seccompiler::apply_filter(&program) {
+        Ok(()) => body(),
+        Err(_) => u8::MAX,
+    })
 }

@@ -115,6 +115,7 @@ fn ask() -> isize {
 mod tests {
     use super::*;
     use crate::os::in_child::in_child;
+    use crate::os::refusing::killing;
 
     fn limit_processes(most: u64) -> bool {
         let mut limit = [0_u64; 2];
@@ -127,24 +128,7 @@ mod tests {
     #[test]
     fn a_filter_that_kills_for_the_attributes_ends_nobody() {
         let calls = [libc::SYS_sched_getattr, libc::SYS_sched_getscheduler];
-        let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-        // Loads the number of the call, compares it with both, and allows the others.
-        let code = [
-            statement(0x20, 0, 0, 0),
-            statement(0x15, 1, 0, calls[0] as u32),
-            statement(0x15, 0, 1, calls[1] as u32),
-            statement(6, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
-            statement(6, 0, 0, libc::SECCOMP_RET_ALLOW),
-        ];
-        let filter = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
-        let body = || {
-            syscall(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]);
-            let set =
-                [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, &raw const filter as usize];
-            syscall(libc::SYS_prctl, [set[0], set[1], set[2], 0, 0, 0]);
-            u8::from(!is_filtered() || may_spin())
-        };
-        assert_eq!(in_child(body), 0);
+        assert_eq!(killing(&calls, || u8::from(!is_filtered() || may_spin())), 0);
     }
 
     #[test]
