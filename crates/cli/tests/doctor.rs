@@ -286,7 +286,7 @@ fn rings_of_both_sides_are_listed() {
         return skipped("there is no C compiler");
     };
     let mut command = plainly(Command::new(&nth));
-    command.args(["3", "12", ANYRING, "run", "--"]).arg(&rings);
+    command.args(["4", "12", ANYRING, "run", "--"]).arg(&rings);
     let program = Staying::start(command, "3");
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", program.pid()));
     let Some(pid) = children.ok().and_then(|text| text.split_whitespace().next()?.parse().ok()) else {

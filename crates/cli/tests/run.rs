@@ -120,7 +120,7 @@ fn a_program_starts_in_5_ms_more() {
     }
 }
 
-/// The kernel makes three rings, one of them for `run` itself, and has no memory for a fourth.
+/// The kernel answers four setups, two of them of `run` itself, and has no memory for a fifth ring.
 #[test]
 fn rings_that_the_kernel_refuses_later_are_served() {
     if !kernel_works("a kernel that refuses the third ring") {
@@ -135,7 +135,7 @@ fn rings_that_the_kernel_refuses_later_are_served() {
     let run = |backend: &str| {
         let mut command = Command::new(&nth);
         command
-            .args(["3", "12", ANYRING, "run", "--backend", backend, "--log"])
+            .args(["4", "12", ANYRING, "run", "--backend", backend, "--log"])
             .arg(&log)
             .arg("--stats")
             .arg(&stats);
