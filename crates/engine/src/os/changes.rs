@@ -121,9 +121,11 @@ impl Drop for Apart {
 }
 
 /// Runs `close`, which closes numbers of the program, while no change is under way. A child of vfork(2) has a table of
-/// its own, which no change concerns. It may also be killed, and nobody would end the exclusion then.
+/// its own, which no change concerns. It may also be killed, and nobody would end the exclusion then. A close within a
+/// change of the thread's own is one of the engine's, which std makes, and waits for nothing.
 pub fn apart<T>(close: impl FnOnce() -> T) -> T {
-    if borrowed::is_vforked() || mutated(Mutation::ClosesMeetChanges) {
+    let is_own = handlers::changes().load(Ordering::Relaxed) != 0;
+    if is_own || borrowed::is_vforked() || mutated(Mutation::ClosesMeetChanges) {
         return close();
     }
     handlers::enter_critical();
@@ -143,4 +145,18 @@ pub fn are_under_way() -> bool {
 pub fn reset_after_fork() {
     STATE.store(0, Ordering::Relaxed);
     WAITING.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_within_a_change_waits_for_nothing() {
+        let mine = change(|| apart(|| handlers::changes().load(Ordering::Relaxed)));
+        assert_eq!(mine, 1);
+        // If the close excluded changes, it would wait for this one.
+        let excluded = change(|| apart(|| STATE.load(Ordering::Relaxed) / OTHER));
+        assert_eq!(excluded, 0);
+    }
 }
