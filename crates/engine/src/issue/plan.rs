@@ -4,6 +4,7 @@
 //!
 //! Called with the ring's lock held, like everything that issues requests.
 
+use crate::descriptors;
 use crate::memory::layout::word;
 use crate::op::rw::Rw;
 use crate::op::{row, Direction, FileUse, Op, Operation, Punt, Skip, Verdict};
@@ -141,7 +142,9 @@ impl State {
     pub(crate) fn leaves_copy(&mut self, rw: &Rw, target: &Target) -> bool {
         // Otherwise a thread of another pool would make the read.
         let by_pool = tables::is_first() && !owner::is_another() && !identity::may_differ();
-        let Some(fd) = self.number_of(target).ok().filter(|_| by_pool) else { return false };
+        // Otherwise the program might close the number unseen, and the worker read another file.
+        let stays = matches!(target, Target::Index(_)) || descriptors::closes_are_seen();
+        let Some(fd) = self.number_of(target).ok().filter(|_| by_pool && stays) else { return false };
         let is_plain =
             rw.reads_at().is_some_and(|offset| offset != u64::MAX) && !rw.selects() && !rw.may_not_wait();
         let is_copy = is_plain && !rw.is_polled() && self.iopoll.is_none() && self.poll_set.has_blocks(fd);

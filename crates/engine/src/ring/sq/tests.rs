@@ -7,7 +7,8 @@ use crate::process;
 use crate::ring::table;
 use crate::Enter;
 use anyring_abi::{
-    Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_OFF_SQES, IORING_SETUP_NO_SQARRAY, IOSQE_ASYNC,
+    Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_OFF_SQES, IORING_REGISTER_FILES, IORING_SETUP_NO_SQARRAY,
+    IOSQE_ASYNC, IOSQE_FIXED_FILE,
 };
 use core::sync::atomic::Ordering;
 use std::os::fd::AsRawFd;
@@ -37,11 +38,12 @@ fn a_process_that_joins_between_two_sqes_makes_neither_uncounted() {
 /// Bytes of each read below.
 const MIB: usize = 1 << 20;
 
-/// Submits these reads of a file of two MiB on a new ring. Returns the number that went to workers, after all have
-/// completed.
-fn left_to_workers(reads: &[Sqe]) -> usize {
+/// Submits these reads on a new ring, whose registered file 0 is `file`. Returns the number that went to workers, after
+/// all have completed.
+fn left_to_workers(file: i32, reads: &[Sqe]) -> usize {
     let mut params = Params { flags: IORING_SETUP_NO_SQARRAY, ..Params::default() };
     let fd = crate::setup(8, &raw mut params as u64).expect("a ring");
+    assert_eq!(crate::register(fd as u32, IORING_REGISTER_FILES, &raw const file as u64, 1), Ok(0));
     let ring = table::ring(fd).expect("the ring");
     let mut guard = ring.lock().expect("the ring");
     let Some(Area::Memory(sqes)) = guard.mapping(IORING_OFF_SQES.into()) else { panic!("no SQEs") };
@@ -88,15 +90,20 @@ fn one_of_two_large_reads_goes_to_a_worker() {
     let address = buffers.as_mut_ptr() as u64;
     let read = |place: usize, off: u64| Sqe {
         opcode: Opcode::Read as u8,
-        fd: file.as_raw_fd(),
+        flags: IOSQE_FIXED_FILE,
+        fd: 0,
         addr: address + (place * MIB) as u64,
         len: MIB as u32,
         off,
         ..Sqe::default()
     };
     let nop = Sqe::default();
-    assert_eq!(left_to_workers(&[read(0, 0), read(1, MIB as u64)]), 1);
-    assert_eq!(left_to_workers(&[read(0, 0), nop]), 0, "this thread would have nothing to copy meanwhile");
-    assert_eq!(left_to_workers(&[read(0, u64::MAX), read(1, u64::MAX)]), 0, "the file's position orders them");
+    let left_to_workers = |reads: [Sqe; 2]| left_to_workers(file.as_raw_fd(), &reads);
+    assert_eq!(left_to_workers([read(0, 0), read(1, MIB as u64)]), 1);
+    let by_number = |sqe: Sqe| Sqe { flags: 0, fd: file.as_raw_fd(), ..sqe };
+    let unseen = [by_number(read(0, 0)), by_number(read(1, MIB as u64))];
+    assert_eq!(left_to_workers(unseen), 0, "this program may close the number unseen");
+    assert_eq!(left_to_workers([read(0, 0), nop]), 0, "this thread would have nothing to copy meanwhile");
+    assert_eq!(left_to_workers([read(0, u64::MAX), read(1, u64::MAX)]), 0, "the file's position orders them");
     assert_eq!(std::hint::black_box(&buffers).iter().position(|byte| *byte != 7), None);
 }
