@@ -14,6 +14,8 @@ use yaxpeax_x86::long_mode::{register_class, Instruction, Opcode, Operand, RegSp
 
 /// Number of bytes after a `syscall` that have to be code.
 const AFTER: usize = 24;
+/// Distances in bytes before a place that is in doubt. From so far away, decoding is nearly always in step.
+const FAR_STARTS: core::ops::Range<usize> = 64..192;
 
 /// Returns the offsets at which the bytes 0f 05 occur. It uses the plain SSE2 searcher, which every x86-64 has. To
 /// choose a faster searcher takes several CPUID instructions, which on a virtual machine cost more than the search
@@ -98,7 +100,17 @@ fn arrivals(code: &[u8], offset: usize) -> Option<Site> {
     }
     // At the very beginning of a segment there are no starting points.
     let is_sure = agree * 8 >= tried * 7;
-    (agree * 2 >= tried).then_some(Site { offset, number, is_sure })
+    let is_inside = agree * 2 < tried || !is_sure && number.is_none() && is_passed_over(code, offset);
+    (!is_inside).then_some(Site { offset, number, is_sure })
+}
+
+/// True if decoding from far away passes over `offset`: the bytes there are then part of another instruction. Such
+/// bytes may mislead most of the nearer starting points.
+fn is_passed_over(code: &[u8], offset: usize) -> bool {
+    const ENOUGH: usize = 32;
+    let starts = || FAR_STARTS.filter(|back| *back <= offset);
+    let passed = starts().filter(|back| !walk(code, offset - back, offset).0).count();
+    passed >= ENOUGH && passed * 16 >= starts().count() * 15
 }
 
 /// Decodes from `from` to `until`. Returns true if an instruction begins exactly there, and the constant that eax
@@ -198,6 +210,21 @@ fn effect_on_rax(instruction: &Instruction) -> Option<Option<u64>> {
 mod tests {
     use super::super::between::between_code;
     use super::*;
+
+    #[test]
+    fn bytes_inside_an_instruction_are_none_however_the_code_before_is_read() {
+        // add %rax, %rcx; mov 8(%rsi), %rax; mov 8(%rsi), %rax; call
+        let first = [0x48, 0x01, 0xc1, 0x48, 0x8b, 0x46, 8, 0x48, 0x8b, 0x46, 8, 0xe8, 0xa5, 0xe8, 0xfd, 0xff];
+        let jump = [0x0f, 0x84, 0xd0, 0xfd, 0xff, 0xff];
+        // nop; mov 8(%rsi), %rax; xor %r8d, %r8d; test %edx, %edx
+        let last = [0x0f, 0x1f, 0, 0x48, 0x8b, 0x46, 8, 0x45, 0x31, 0xc0, 0x85, 0xd2];
+        let address = [0x4c, 0x8d, 0x0d, 0x41, 0x0f, 0x05, 0]; // lea 0x50f41(%rip), %r9
+        let (code, start) = between_code(&[&first[..], &jump.repeat(4), &last, &address].concat());
+        let inside = start + first.len() + 4 * jump.len() + last.len() + 4;
+        let arrived = STARTS.filter(|back| walk(&code, inside - back, inside).0).count();
+        assert!(2 * arrived > STARTS.len(), "most near starting points are misled: {arrived}");
+        assert_eq!(sites(&code).count(), 0);
+    }
 
     #[test]
     fn an_instruction_that_may_call_on_rings_is_reported_for_sure() {
