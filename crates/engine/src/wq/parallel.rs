@@ -12,9 +12,9 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::rw::LARGE_BYTES;
 use crate::os;
 
-/// The fewest bytes, with those that the submitting thread copies meanwhile, that are worth waking a worker. Copying
-/// them takes about as long as the wake-up.
-const LEAST_BYTES_ASLEEP: u64 = 512 << 10;
+/// The fewest bytes, with those that the submitting thread copies meanwhile, that are worth waking a worker. Buffers of
+/// less may be in this CPU's cache, and another CPU then takes several times as long to copy into them.
+const LEAST_BYTES_ASLEEP: u64 = 1 << 20;
 /// A worker that has not begun after this time had no CPU, in nanoseconds.
 const LATE_NS: u64 = 400_000;
 /// The time without such reads after the first late one, and after many.
@@ -117,7 +117,7 @@ mod tests {
     fn a_worker_is_woken_for_many_bytes_only() {
         let mut parallel = with_cpus(2);
         assert!(parallel.is_worth_it(LARGE_BYTES, 1, true, 0) && !parallel.is_worth_it(LARGE_BYTES, 1, false, 0));
-        assert!(parallel.is_worth_it(LARGE_BYTES, 7, false, 0));
+        assert!(parallel.is_worth_it(LARGE_BYTES, 15, false, 0));
         assert!(!parallel.is_worth_it(MIB, 0, true, 0), "the submitting thread would do nothing meanwhile");
     }
 
