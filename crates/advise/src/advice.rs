@@ -56,7 +56,7 @@ pub enum Verdict {
 }
 
 /// Derives the advice from `rows` (ascending by size in each situation) and the thresholds that were found.
-pub fn give(rows: &[Row], thresholds: &[(Situation, Threshold)]) -> Advice {
+pub fn derive(rows: &[Row], thresholds: &[(Situation, Threshold)]) -> Advice {
     let mut situations: Vec<Situation> = rows.iter().map(|row| row.situation).collect();
     situations.dedup();
     let mut clauses = Vec::new();
@@ -258,7 +258,7 @@ mod tests {
             row(Cached, 65536, 1.4, 1.5, 1.6),
             row(Cached, 1 << 20, 0.9, 1.0, 1.1),
         ];
-        let advice = give(&rows, &[]);
+        let advice = derive(&rows, &[]);
         assert_eq!((advice.clauses[0].verdict, advice.clauses[0].evidence_bytes), (Verdict::No, 65536));
         let expected =
             "Do not set IOSQE_ASYNC for what is in the page cache: requests take longer with it (at least 1.50 \
@@ -274,22 +274,22 @@ mod tests {
             row(Direct, 2 << 20, 0.7, 0.75, 0.8),
         ];
         let at = Threshold::At { last_bytes: 262_144, first_bytes: 262_656, sharp: true };
-        let verdict = |thresholds: &[_]| give(&rows, thresholds).clauses[0].verdict;
+        let verdict = |thresholds: &[_]| derive(&rows, thresholds).clauses[0].verdict;
         assert_eq!(verdict(&[(Direct, at)]), Verdict::From { bytes: 262_656 });
-        assert!(give(&rows, &[(Direct, at)])
+        assert!(derive(&rows, &[(Direct, at)])
             .sentence
             .starts_with("Set IOSQE_ASYNC with O_DIRECT above 256 KiB, and not"));
         assert_eq!(verdict(&[(Cached, at)]), Verdict::From { bytes: 1 << 20 });
-        assert!(give(&rows, &[]).sentence.starts_with("Set IOSQE_ASYNC with O_DIRECT from 1 MiB on, and not"));
+        assert!(derive(&rows, &[]).sentence.starts_with("Set IOSQE_ASYNC with O_DIRECT from 1 MiB on, and not"));
         let beyond = Threshold::At { last_bytes: 1 << 21, first_bytes: (1 << 21) + 512, sharp: true };
         assert_eq!(verdict(&[(Direct, beyond)]), Verdict::From { bytes: 1 << 20 });
-        assert_eq!(give(&rows, &[]).clauses[0].evidence_bytes, 2 << 20);
+        assert_eq!(derive(&rows, &[]).clauses[0].evidence_bytes, 2 << 20);
     }
 
     #[test]
     fn advice_without_an_answer_for_any_size_is_undecided_and_says_why() {
         let rows = [torn(Direct, 512), row(Direct, 4096, 0.8, 0.9, 1.05), torn(Direct, 8192)];
-        let advice = give(&rows, &[]);
+        let advice = derive(&rows, &[]);
         assert_eq!((advice.clauses[0].verdict, advice.clauses[0].evidence_bytes), (Verdict::Undecided, 4096));
         let expected = "Undecided here with O_DIRECT, because at 512 B, 8 KiB, where the turns do not agree (0.80, 1.25, 1.00 \
             times at 512 B); at 4 KiB, where chance may have made the difference (0.90 times, interval 0.80 to 1.05): \
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn sizes_without_an_answer_are_reported_and_decide_nothing() {
-        let with = |answers: &[Row]| give(answers, &[]);
+        let with = |answers: &[Row]| derive(answers, &[]);
         let (slower, faster) = (row(Direct, 512, 1.2, 1.3, 1.4), row(Direct, 1 << 20, 0.6, 0.7, 0.8));
         let same = row(Direct, 512, 0.99, 1.0, 1.01);
         let no = with(&[slower.clone(), torn(Direct, 4096)]);
@@ -315,7 +315,7 @@ mod tests {
         // A cut whose sides have no answer says nothing.
         let at = Threshold::At { last_bytes: 4096, first_bytes: 8192, sharp: true };
         let rows = [slower, row(Direct, 4096, 1.2, 1.3, 1.4), torn(Direct, 8192), faster];
-        assert_eq!(give(&rows, &[(Direct, at)]).clauses[0].verdict, Verdict::From { bytes: 1 << 20 });
+        assert_eq!(derive(&rows, &[(Direct, at)]).clauses[0].verdict, Verdict::From { bytes: 1 << 20 });
     }
 
     #[test]
@@ -327,12 +327,12 @@ mod tests {
             row(Direct, 512, 0.5, 0.6, 0.7),
             row(Direct, 4096, 1.2, 1.3, 1.4),
         ];
-        let advice = give(&rows, &[]);
+        let advice = derive(&rows, &[]);
         let verdicts: Vec<_> = advice.clauses.iter().map(|clause| clause.verdict).collect();
         assert_eq!(verdicts, [Verdict::No, Verdict::Yes, Verdict::Mixed]);
         assert_eq!(advice.sentence.matches("; ").count(), 2, "{}", advice.sentence);
         let twice = [row(Cached, 4096, 8.0, 9.0, 10.0), row(Uncached, 4096, 2.0, 3.0, 4.0)];
-        let sentence = give(&twice, &[]).sentence;
+        let sentence = derive(&twice, &[]).sentence;
         let nor = "99 pairs), nor for what is not in the page cache (at least 3.00 times";
         assert!(sentence.contains(nor), "{sentence}");
         assert!(sentence.contains("(at least 9.0 times at 4 KiB, interval 8.0 to 10.0,"), "{sentence}");

@@ -106,7 +106,7 @@ pub fn run(
         .collect();
     measure_turns(&measuring, &mut conditions, &mut progress)?;
     if !conditions.iter().any(Condition::is_measured) {
-        let why = report::notes(conditions.iter().filter_map(Condition::note)).join("; ");
+        let why = report::notes(conditions.iter().filter_map(Condition::caveat)).join("; ");
         return Err(format!("{}: nothing could be measured: {why}", subject.name));
     }
     let limits = limits(&measuring, subject, &conditions, &mut progress)?;
@@ -121,11 +121,11 @@ pub fn run(
     conditions.sort_by_key(Condition::place);
     let family = conditions.iter().filter(|condition| condition.is_measured()).count();
     let rows: Vec<Row> = conditions.iter().filter_map(|condition| condition.row(family)).collect();
-    let mut notes = report::notes(conditions.iter().filter_map(Condition::note));
+    let mut notes = report::notes(conditions.iter().filter_map(Condition::caveat));
     let tracepoint = compare(&measuring, &conditions)?;
     let thresholds: Vec<(Situation, Threshold)> =
         limits.iter().map(|limit| (limit.situation, limit.threshold)).collect();
-    let advice = advice::give(&rows, &thresholds);
+    let advice = advice::derive(&rows, &thresholds);
     notes.extend(advice::relief(&rows));
     Ok(Report {
         schema: SCHEMA,

@@ -188,7 +188,7 @@ impl Condition {
     }
 
     /// A caveat for the reader, if there is one: situation, size and text.
-    pub fn note(&self) -> Option<(Situation, u32, String)> {
+    pub fn caveat(&self) -> Option<(Situation, u32, String)> {
         let counted = |name: &str| self.counts.get(name).copied().filter(|count| *count > 0);
         let cached = counted("cached").map(|_| "some requests found pages that were to be evicted".to_owned());
         let short = counted("short").map(|_| "some requests transferred less than they asked for".to_owned());
@@ -272,6 +272,6 @@ mod tests {
         assert_eq!(row.submit_ratio, Estimate { value: 2.0, interval: Some([2.0, 2.0]) });
         assert_eq!((row.plain.ways["inline"], row.forced.share(Way::Worker)), (3, 1.0));
         assert_eq!(condition.needs_worker(), Some(false));
-        assert!(condition.note().is_some_and(|(_, _, note)| note.contains("transferred less")));
+        assert!(condition.caveat().is_some_and(|(_, _, note)| note.contains("transferred less")));
     }
 }

@@ -201,7 +201,7 @@ pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     state.notice_watchers();
     state.aio = Some(Box::new(made));
     let ring = table::unborn_ring();
-    ring.bring_to_life(Ring::NO_NUMBER, 0, state);
+    ring.activate(Ring::NO_NUMBER, 0, state);
     table::keep(ring);
     let stored = name(ring, address).and_then(|()| user_write(context, &address));
     if stored.is_err() && io_destroy(address).is_err() {
@@ -245,7 +245,7 @@ fn destroy(ring: &'static Ring) {
         place = id.place() + 1;
         let _ = guard.cancel_one(id);
     }
-    guard.settle();
+    guard.finish_batch();
     // A call that a worker has begun still uses program memory.
     while !guard.slab.is_empty() && !guard.is_broken() {
         let target = guard.cq_total() + 1;
@@ -288,7 +288,7 @@ pub fn io_cancel(address: u64, iocb: u64) -> Result<(), Errno> {
         let pending = guard.aio.as_ref().and_then(|context| context.pending.get(place)?.as_ref());
         pending.is_some_and(is_it) && cancel_place(&mut guard, place as u64)
     });
-    guard.settle();
+    guard.finish_batch();
     guard.call_helper();
     Err(if cancelled { Errno::INPROGRESS } else { Errno::INVAL })
 }

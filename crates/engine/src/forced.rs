@@ -71,7 +71,7 @@ points! {
     Backlog "backlog" Ring, "The post lock is held, one CQE is in the backlog.";
     Calls "calls" Ring, "The thread that submitted is about to make a call.";
     Left "left" Ring, "No lock is held any more: what has waited for that is done.";
-    Settle "settle" Ring, "The ring's lock is about to be released.";
+    FinishBatch "finish-batch" Ring, "The ring's lock is about to be released.";
     Sleep "sleep" Ring, "A waiter is in the books and about to sleep.";
     Register "register-locked" Ring, "io_uring_register(2) holds the ring.";
     CloseRing "close-ring" Ring, "A ring's number is being closed.";

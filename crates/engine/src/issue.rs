@@ -238,7 +238,7 @@ impl RingGuard {
         let Some(fd) = number else { return false };
         let events = if direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN } as u16;
         // Check the queue first: a terminal is not ready while one of the queued requests writes.
-        self.is_behind_others(id, fd) || Sys::poll_now(fd, events).is_ok_and(|seen| seen & events != 0)
+        self.waits_for_others(id, fd) || Sys::poll_now(fd, events).is_ok_and(|seen| seen & events != 0)
     }
 
     /// Records a transfer that ended short. The kernel ends writes short on file systems with blocks.

@@ -375,7 +375,7 @@ impl Memory {
 
     /// Moves the ring to `new`. The program may still have the present areas mapped. Areas from before them are
     /// freed. The caller makes sure that the old view is not used any more.
-    pub fn give_way_to(&mut self, new: Memory) {
+    pub fn replace_with(&mut self, new: Memory) {
         if let Ok(memfd) = self.borrow_memfd() {
             let _ = punch(memfd, 0, self.offset);
         }

@@ -220,7 +220,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOpti
     }
     state.notice_watchers();
     let ring = table::unborn_ring();
-    ring.bring_to_life(fd, flags, state);
+    ring.activate(fd, flags, state);
     if let Some(polling) = polling {
         if let Err(error) = sqpoll::begin(ring, polling) {
             if let Ok(mut guard) = ring.lock() {

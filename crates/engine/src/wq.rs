@@ -50,7 +50,7 @@ struct Pool {
     /// Number of threads that sleep because there are no jobs.
     idle: u32,
     /// True if a thread without jobs spins for the next one before it sleeps, and no job has been left to it yet.
-    looking: bool,
+    spinning: bool,
     /// The time, by CLOCK_MONOTONIC, when a thread last went to sleep without jobs, after a job of Linux AIO or a
     /// quick read. 0 if a job has been queued since.
     dry_ns: u64,
@@ -78,7 +78,7 @@ impl Pool {
         parallel: Parallel::NONE,
         threads: 0,
         idle: 0,
-        looking: false,
+        spinning: false,
         dry_ns: 0,
         next_comes_soon: false,
         asleep: 0,
@@ -238,7 +238,7 @@ impl Drop for Asleep {
 /// `others` like it.
 pub fn copies_in_parallel(bytes: u64, others: u32) -> bool {
     POOL.lock().is_some_and(|mut pool| {
-        let awake = pool.looking;
+        let awake = pool.spinning;
         pool.parallel.is_worth_it(bytes, others, awake, Clock::Monotonic.now_ns())
     })
 }
@@ -273,7 +273,7 @@ impl Need {
         if !for_job && (pool.next().is_none() || !pool.quick.request_monitor()) {
             return Need::Nothing;
         }
-        if for_job && core::mem::take(&mut pool.looking) {
+        if for_job && core::mem::take(&mut pool.spinning) {
             QUEUED_JOBS.fetch_add(1, Ordering::Relaxed); // the spinning thread watches this word
             return Need::Nothing;
         }
@@ -568,12 +568,12 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
             continue;
         }
         let seen = QUEUED_JOBS.load(Ordering::Relaxed);
-        if looks && pool.next_comes_soon && !pool.looking {
-            pool.looking = true;
+        if looks && pool.next_comes_soon && !pool.spinning {
+            pool.spinning = true;
             drop(pool);
             let came = poll_for_job(seen);
             let mut pool = POOL.lock().expect("a worker does not interrupt itself");
-            (pool.looking, pool.next_comes_soon) = (false, came);
+            (pool.spinning, pool.next_comes_soon) = (false, came);
             continue; // a thread that counts on this spinning worker has queued a job by now
         }
         if looks {
@@ -610,7 +610,7 @@ pub unsafe fn reset_after_fork() {
         core::mem::forget(core::mem::take(&mut pool.closes));
         core::mem::forget(core::mem::replace(&mut pool.hashed, Hashed::NONE));
         (pool.quick, pool.parallel) = (Quick::NONE, Parallel::NONE);
-        (pool.threads, pool.idle, pool.looking) = (0, 0, false);
+        (pool.threads, pool.idle, pool.spinning) = (0, 0, false);
         (pool.asleep, pool.waiting, pool.running) = (0, 0, [0; 2]);
     }
     IS_SHORT.store(false, Ordering::Relaxed);

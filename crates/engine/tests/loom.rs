@@ -105,7 +105,7 @@ mod arrivals {
             })
         }
 
-        /// Models `RingGuard::settle` and `RingGuard::drop`.
+        /// Models `RingGuard::finish_batch` and `RingGuard::drop`.
         fn unlock<'a>(&'a self, mut held: Held<'a, State>, deferred: bool) {
             loop {
                 if self.left.take(Left::UNANNOUNCED) {

@@ -16,7 +16,7 @@ use libc::{siginfo_t, ucontext_t};
 /// True if a host's filter trapped the last call.
 static TRAPPED: AtomicBool = AtomicBool::new(false);
 
-unsafe extern "C" fn note(_: i32, info: *mut siginfo_t, _: *mut ucontext_t) {
+unsafe extern "C" fn record_trap(_: i32, info: *mut siginfo_t, _: *mut ucontext_t) {
     // SAFETY: the kernel passes a whole siginfo.
     TRAPPED.store(unsafe { (*info).si_errno } == i32::from(MARK), Ordering::Relaxed);
 }
@@ -53,7 +53,7 @@ fn ask() -> [bool; 3] {
     // SAFETY: the code that `inherited` has written, which takes a number and two arguments.
     let call: extern "C" fn(i64, usize, usize) -> isize = unsafe { transmute(WINDOW.start) };
     let Ok(before) = action::installed(libc::SIGSYS) else { return [false; 3] };
-    let handler = action::Action { handler: note as *const () as u64, ..before };
+    let handler = action::Action { handler: record_trap as *const () as u64, ..before };
     action::set_real(libc::SIGSYS, &handler);
     let sys_only = 1_u64 << (libc::SIGSYS - 1);
     let mask = sys::set_mask(!sys_only);

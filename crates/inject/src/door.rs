@@ -8,7 +8,7 @@ use anyring_serve::door;
 use core::ffi::c_void;
 
 pub use anyring_serve::door::{
-    close, duplicated, is_ring, leaving_by_jump, map_area, map_both, update_readability, watch, Mapping,
+    add_watcher, close, duplicated, is_ring, leaving_by_jump, map_area, map_both, update_readability, Mapping,
     KNOWN_NUMBERS, RING_NUMBERS,
 };
 

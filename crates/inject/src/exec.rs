@@ -326,11 +326,11 @@ pub unsafe extern "C" fn execlp() -> c_int {
 #[cfg_attr(not(test), no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn execle() -> c_int {
-    arch::with_list!(execve_behind)
+    arch::with_list!(execve_after)
 }
 
 /// execve(2) with the environment that follows the end of the arguments, as execle(3) has it.
-unsafe extern "C-unwind" fn execve_behind(path: *const c_char, arguments: List) -> c_int {
+unsafe extern "C-unwind" fn execve_after(path: *const c_char, arguments: List) -> c_int {
     // SAFETY: the list of an execle(3), which has an end, and the environment after it.
     unsafe {
         let mut end = arguments;

@@ -24,7 +24,7 @@ impl Behind {
     fn address(&self) -> Option<usize> {
         match self.1.load(Ordering::Relaxed) {
             0 => {
-                let found = symbol::behind(found_by_dlsym as *const () as usize, self.0)?;
+                let found = symbol::next_after(found_by_dlsym as *const () as usize, self.0)?;
                 self.1.store(found, Ordering::Relaxed);
                 Some(found)
             }

@@ -170,7 +170,7 @@ pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
     record_fcntl(command);
     point(Point::Fcntl);
     if watches && door::is_ring(fd) {
-        door::watch(fd, true);
+        door::add_watcher(fd, true);
     }
 }
 

@@ -50,7 +50,7 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
 
 /// Makes a ring with the engine.
 pub(crate) fn make<H: Host>(entries: u32, params: u64) -> isize {
-    entry::answer(|| {
+    entry::catch_panic(|| {
         point(Point::SetupDoor);
         engine::prepare::<H>();
         let fd = anyring_engine::setup(entries, params);
@@ -162,7 +162,7 @@ pub fn register<H: Host>(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -
 /// Serves a call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.
 pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
     match H::aio() {
-        Server::Engine => entry::answer(|| serve_aio::<H>(number, args)),
+        Server::Engine => entry::catch_panic(|| serve_aio::<H>(number, args)),
         Server::Kernel => raw(number, args),
         Server::KernelFirst | Server::Mixed => mixed::aio::<H>(number, args),
     }
@@ -273,11 +273,11 @@ pub fn table_unshared() {
 
 /// Watches ring `fd` for readability (epoll_ctl, poll, select, F_SETFL with O_ASYNC): from now on a CQE makes the
 /// descriptor readable. `edge_triggered` if the watcher wants an edge for each batch (EPOLLET).
-pub fn watch(fd: i32, edge_triggered: bool) {
+pub fn add_watcher(fd: i32, edge_triggered: bool) {
     let Some(ring) = process::verified_ring(fd) else { return };
     match ring.lock_soon() {
-        Ok(mut guard) => guard.watch(edge_triggered),
-        Err(_) => ring.watch_from_elsewhere(edge_triggered, fd),
+        Ok(mut guard) => guard.add_watcher(edge_triggered),
+        Err(_) => ring.add_watcher_from_elsewhere(edge_triggered, fd),
     }
 }
 

@@ -28,7 +28,7 @@ fn contain_any<T>(work: impl FnOnce() -> T) -> Option<T> {
 
 /// Runs an entry point's body; a panic in it becomes -EIO.
 #[inline]
-pub fn answer(body: impl FnOnce() -> isize) -> isize {
+pub fn catch_panic(body: impl FnOnce() -> isize) -> isize {
     contain_any(body).unwrap_or(-(libc::EIO as isize))
 }
 

@@ -126,7 +126,7 @@ fn mark_ours(fd: c_int, refusal: c_int, by_index: bool) {
     door::label_refusal(number, refusal);
     // One of the kernel's rings may poll this ring, and the engine would not learn of that.
     if !by_index && KERNEL_HAS_RINGS.load(Ordering::Relaxed) {
-        door::watch(fd, false);
+        door::add_watcher(fd, false);
         level::record(fd);
     }
 }
@@ -176,7 +176,7 @@ pub fn register(fd: u32, opcode: u32, args: [usize; 6], ours: bool) -> Option<is
 
 /// Serves a call of Linux AIO.
 pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
-    let serve = || entry::answer(|| door::serve_aio::<H>(number, args));
+    let serve = || entry::catch_panic(|| door::serve_aio::<H>(number, args));
     if number != NR_IO_SETUP {
         let is_ours = H::aio() == Server::Mixed && engine_aio::is_context(args[0] as u64);
         return if is_ours { serve() } else { raw(number, args) };

@@ -22,7 +22,7 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
         return;
     };
     let edge_triggered = events & libc::EPOLLET as u32 != 0;
-    door::watch(fd, edge_triggered);
+    door::add_watcher(fd, edge_triggered);
     if !edge_triggered {
         level::record(fd);
     }
@@ -77,7 +77,7 @@ const _: () = assert!(size_of::<pollfd>() == 8 && core::mem::offset_of!(pollfd, 
 
 fn watched_level(fd: i32) {
     if door::is_ring(fd) {
-        door::watch(fd, false);
+        door::add_watcher(fd, false);
         door::update_readability(fd);
     }
 }

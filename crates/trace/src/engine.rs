@@ -1,6 +1,6 @@
 //! Events of anyring's engine, in a file in memory that the traced processes map.
 
-use crate::{now_ns, take_older, was_left_behind, Event, Source, FILE_PREFIX};
+use crate::{is_abandoned, now_ns, take_older, Event, Source, FILE_PREFIX};
 use anyring_engine::event::Reader;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::File;
@@ -26,9 +26,9 @@ fn lock(file: &Path) -> Option<File> {
 /// Removes the files of tracers that were killed; each takes 16 MiB of memory. The file's lock shows whether its tracer
 /// lives. The process number in the name does not show that. The folder may be shared with another PID namespace,
 /// whose tracers have other numbers here.
-fn remove_left_behind(folder: &Path) {
+fn remove_abandoned(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        if was_left_behind(&entry.file_name()) && lock(&entry.path()).is_some() {
+        if is_abandoned(&entry.file_name()) && lock(&entry.path()).is_some() {
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -43,7 +43,7 @@ impl EngineSource {
         let folders = [Path::new("/dev/shm").to_owned(), std::env::temp_dir()];
         let mut why = String::new();
         for folder in folders {
-            remove_left_behind(&folder);
+            remove_abandoned(&folder);
             let file = folder.join(format!("{FILE_PREFIX}{}-{}", std::process::id(), now_ns()));
             match Reader::create(&file) {
                 Ok(reader) => return Ok(EngineSource { _lock: lock(&file), file, stream: Stream::new(reader) }),
@@ -141,7 +141,7 @@ mod tests {
         names.iter().for_each(|(name, _)| std::fs::write(folder.join(name), "").expect("write"));
         // The locked file is that of a tracer in another PID namespace.
         let _locked = lock(&folder.join(&names[1].0)).expect("the lock");
-        remove_left_behind(&folder);
+        remove_abandoned(&folder);
         for (name, stays) in &names {
             assert_eq!(folder.join(name).exists(), *stays, "{name}");
         }

@@ -9,7 +9,7 @@
 //! The pages of `trace_pipe_raw` have the layout that `events/header_page` and `events/header_event` in tracefs
 //! describe.
 
-use crate::{now_ns, processes, take_older, was_left_behind, Event, Source, FILE_PREFIX};
+use crate::{is_abandoned, now_ns, processes, take_older, Event, Source, FILE_PREFIX};
 use anyring_abi::{Opcode, IORING_ENTER_REGISTERED_RING, IOSQE_ASYNC, IOSQE_IO_DRAIN};
 use anyring_engine::event::{FileKind, Kind};
 use anyring_engine::op;
@@ -49,9 +49,9 @@ fn find_tracefs() -> Result<PathBuf, String> {
 
 /// Removes the instances of tracers that were killed, which would record forever. The kernel refuses to remove an
 /// instance that is in use.
-fn remove_left_behind(instances: &Path) {
+fn remove_abandoned(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
-        if was_left_behind(&entry.file_name()) {
+        if is_abandoned(&entry.file_name()) {
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -312,7 +312,7 @@ impl Instance {
     fn new(whose: Whose, threads: &str, formats: &mut HashMap<u16, Format>) -> Result<Instance, String> {
         let suffix = if whose == Whose::Own { "own" } else { "all" };
         let instances = find_tracefs()?;
-        remove_left_behind(&instances);
+        remove_abandoned(&instances);
         let folder = instances.join(format!("{FILE_PREFIX}{}-{suffix}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut instance = Instance { folder, pipes: Vec::new() };

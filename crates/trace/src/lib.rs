@@ -63,7 +63,7 @@ pub trait Source {
 const FILE_PREFIX: &str = "anyring-trace-";
 
 /// True if a tracer that has ended left this file: it was killed before it could remove the file.
-fn was_left_behind(name: &std::ffi::OsStr) -> bool {
+fn is_abandoned(name: &std::ffi::OsStr) -> bool {
     let number = name.to_str().and_then(|name| name.strip_prefix(FILE_PREFIX)?.split('-').next()?.parse().ok());
     let maker = number.and_then(rustix::process::Pid::from_raw);
     maker.is_some_and(|maker| rustix::process::test_kill_process(maker) == Err(rustix::io::Errno::SRCH))

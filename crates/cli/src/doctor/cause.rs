@@ -120,7 +120,7 @@ impl Evidence {
                 call("io_uring_enter", NR_IO_URING_ENTER, [closed, 0, 0, 0], "EBADF"),
                 call("io_uring_register", NR_IO_URING_REGISTER, [closed, 0, null, 0], "EBADF"),
             ],
-            unused_call: answer(i64::from(super::UNUSED_CALL), [0; 4]),
+            unused_call: call_in_child(i64::from(super::UNUSED_CALL), [0; 4]),
             io_uring_disabled: number_in("/proc/sys/kernel/io_uring_disabled"),
             io_uring_group: group,
             in_io_uring_group: group.is_some_and(in_group),
@@ -243,11 +243,11 @@ fn sysctl_text(evidence: &Evidence) -> String {
 }
 
 fn call(call: &'static str, number: i64, args: [usize; 4], of_kernel: &'static str) -> CallAnswer {
-    CallAnswer { call, answer: answer(number, args), of_kernel }
+    CallAnswer { call, answer: call_in_child(number, args), of_kernel }
 }
 
 /// Makes a call in a child and returns its answer.
-fn answer(number: i64, args: [usize; 4]) -> String {
+fn call_in_child(number: i64, args: [usize; 4]) -> String {
     let [a, b, c, d] = args;
     let outcome = ask_if_safe(|| {
         // SAFETY: the arguments name no memory and no open descriptor, so the call can only be refused.

@@ -114,7 +114,7 @@ pub fn run_traced(
     let mut events: Vec<Event> = Vec::new();
     let (began, own_ns, idle) = (Instant::now(), own_cpu_ns(), costs::idle());
     let (status, spent) = loop {
-        let ended = subject.look()?;
+        let ended = subject.try_wait()?;
         let busy = match ended {
             Some(_) => {
                 source.finish(&mut events);

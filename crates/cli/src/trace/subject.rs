@@ -36,10 +36,10 @@ pub enum Subject {
 impl Subject {
     /// Returns the status once the program has ended, as waitpid(2) gives it. It is 0 for a program that this process
     /// did not start.
-    pub fn look(&mut self) -> Result<Option<i32>, Failure> {
+    pub fn try_wait(&mut self) -> Result<Option<i32>, Failure> {
         match self {
-            Subject::Child(child) => child.look(),
-            Subject::Running(running) => running.look(),
+            Subject::Child(child) => child.try_wait(),
+            Subject::Running(running) => running.try_wait(),
         }
     }
 
@@ -142,7 +142,7 @@ impl Running {
         Ok(Running { process, signals, over: false })
     }
 
-    fn look(&self) -> Result<Option<i32>, Failure> {
+    fn try_wait(&self) -> Result<Option<i32>, Failure> {
         let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let ended = poll(&mut fds, Some(&now)).is_ok_and(|count| count != 0);
@@ -220,7 +220,7 @@ impl Child {
 
     /// Returns the status as waitpid(2) gives it, once the program has ended. The program stays a zombie until
     /// [`Subject::reap`].
-    fn look(&self) -> Result<Option<i32>, Failure> {
+    fn try_wait(&self) -> Result<Option<i32>, Failure> {
         let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
         // SAFETY: `info` is writable, and an all-zero siginfo is one; for a child the union has the child's fields.
         let (answer, pid, code, status) = unsafe {

@@ -61,7 +61,7 @@ pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
         }
         submitted += 1;
     }
-    guard.settle();
+    guard.finish_batch();
     guard.call_helper();
     match refused {
         Some(error) if submitted == 0 => Err(error),

@@ -95,7 +95,7 @@ impl Completions {
     /// Returns the number of unread events. The program's head counts modulo the places, as in
     /// `aio_read_events_ring`. 0 if the program has unmapped the ring.
     pub fn unread(&self) -> u32 {
-        self.read_head().map_or(0, |head| self.behind(head))
+        self.read_head().map_or(0, |head| self.count_from(head))
     }
 
     /// Returns the index of the next event to read.
@@ -105,7 +105,7 @@ impl Completions {
     }
 
     /// Returns the number of events from index `head` on.
-    fn behind(&self, head: u32) -> u32 {
+    fn count_from(&self, head: u32) -> u32 {
         if self.tail >= head {
             self.tail - head
         } else {
@@ -152,7 +152,7 @@ impl Completions {
     /// still in the ring.
     pub fn read_events(&mut self, to: u64, room: u64) -> Result<u64, Errno> {
         let Ok(mut head) = self.read_head() else { return Ok(0) };
-        let taken = room.min(self.behind(head).into());
+        let taken = room.min(self.count_from(head).into());
         if taken == 0 {
             return Ok(0);
         }

@@ -13,11 +13,11 @@
 //! | resting | sleeps without regard to the ring | the caller that leaves something pending calls the helper |
 //! | called | will check whether the program calls again by itself | the helper, without the ring's lock |
 //! | urgent | will serve the ring now | the helper |
-//! | looking | checks the ring again after a period | the helper |
+//! | checking | checks the ring again after a period | the helper |
 //! | watching | sleeps on the poll set, until the next deadline | the helper, a thread that takes the role, a caller |
 //!
 //! All of this changes under the ring's lock, with two exceptions. A thread that jumps out of a wait gives up the
-//! role without the lock, and the helper goes from called to looking without it. `visits` is the only word also read
+//! role without the lock, and the helper goes from called to checking without it. `visits` is the only word also read
 //! without the lock. So orderings are Relaxed, except where a word hands the ring over. The file makes no system
 //! call: `tests/loom.rs` model-checks it unchanged.
 
@@ -31,7 +31,7 @@ const ABSENT: u32 = 0;
 const RESTING: u32 = 1;
 const CALLED: u32 = 2;
 const URGENT: u32 = 3;
-const LOOKING: u32 = 4;
+const CHECKING: u32 = 4;
 const WATCHING: u32 = 5;
 
 /// Number of periods in a row without a call of the program. After that many, the program is known to poll the CQ
@@ -69,11 +69,11 @@ pub enum Duty {
     /// Begin a period.
     Begin,
     /// Serve the ring now.
-    Look,
+    Check,
     /// Serve the ring if the period has passed without a call of the program.
-    LookWhenDue,
+    CheckWhenDue,
     /// Serve the ring if an event or a deadline has come.
-    Watch,
+    SleepOnPolls,
 }
 
 /// The thread that drives a ring, and the helper's task for it.
@@ -262,7 +262,7 @@ impl Handover {
         match self.helper.load(Ordering::Relaxed) {
             URGENT => Call::Nothing,
             CALLED if !now => Call::Nothing,
-            // A swap, since the helper may be going from called to looking. Release: partner is `duty`.
+            // A swap, since the helper may be going from called to checking. Release: partner is `duty`.
             _ => match self.helper.swap(wanted, Ordering::Release) {
                 ABSENT => Call::HandOver,
                 CALLED => Call::Nothing, // the helper was woken, and has not run yet
@@ -276,7 +276,7 @@ impl Handover {
     pub fn is_seen_to(&self) -> bool {
         match self.helper.load(Ordering::Relaxed) {
             WATCHING | URGENT => true,
-            CALLED | LOOKING => !self.only_peeks() && self.posted.load(Ordering::Relaxed) == NOTHING_POSTED,
+            CALLED | CHECKING => !self.only_peeks() && self.posted.load(Ordering::Relaxed) == NOTHING_POSTED,
             _ => false,
         }
     }
@@ -329,11 +329,11 @@ impl Handover {
     /// lock.
     pub fn duty(&self) -> Duty {
         // Acquire: partner is the Release in `call`.
-        match self.helper.compare_exchange(CALLED, LOOKING, Ordering::Acquire, Ordering::Acquire) {
+        match self.helper.compare_exchange(CALLED, CHECKING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => Duty::Begin,
-            Err(URGENT) => Duty::Look,
-            Err(LOOKING) => Duty::LookWhenDue,
-            Err(_) => Duty::Watch,
+            Err(URGENT) => Duty::Check,
+            Err(CHECKING) => Duty::CheckWhenDue,
+            Err(_) => Duty::SleepOnPolls,
         }
     }
 
@@ -345,11 +345,11 @@ impl Handover {
 
     /// Makes the helper check again after a period.
     pub fn check_later(&self) {
-        self.helper.store(LOOKING, Ordering::Relaxed);
+        self.helper.store(CHECKING, Ordering::Relaxed);
     }
 
-    /// Makes the helper watch: it sleeps on the ring's poll set, until `until_ns` by CLOCK_MONOTONIC at the latest.
-    pub fn watch(&self, until_ns: u64) {
+    /// Lets the helper sleep on the ring's poll set, until `until_ns` by CLOCK_MONOTONIC at the latest.
+    pub fn sleep_on_polls(&self, until_ns: u64) {
         self.until_ns.store(until_ns, Ordering::Relaxed);
         self.helper.store(WATCHING, Ordering::Relaxed);
     }

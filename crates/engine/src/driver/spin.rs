@@ -139,7 +139,7 @@ impl Spin {
     pub fn record_sleep(&mut self, by_message: bool, took_ns: u64) {
         match by_message && took_ns <= LONGEST_NS {
             true => self.earn(),
-            false => self.lose(),
+            false => self.record_vain(),
         }
     }
 
@@ -156,7 +156,7 @@ impl Spin {
             Found::Arrival | Found::Handler => {}
             Found::Nothing => {
                 self.credit_ns = self.credit_ns.saturating_sub(now_ns - from_ns);
-                self.lose();
+                self.record_vain();
             }
             Found::Harm => {
                 self.pause_ns = (2 * self.pause_ns).clamp(FIRST_PAUSE_NS, LONGEST_PAUSE_NS);
@@ -170,7 +170,7 @@ impl Spin {
         self.earned = (self.earned + 1).min(2 * ENOUGH);
     }
 
-    fn lose(&mut self) {
+    fn record_vain(&mut self) {
         if !mutated(Mutation::IdleRingsSpin) {
             self.earned /= 2;
         }

@@ -326,11 +326,11 @@ impl Writer {
             add(pair(event.result as u32, event.flags));
         }
         self.at += count;
-        self.tell();
+        self.publish();
     }
 
     #[inline(always)]
-    fn tell(&self) {
+    fn publish(&self) {
         if let Some(head) = self.head {
             head.written.store(self.at as u32, Ordering::Release); // partner: the Acquire in `Reader::read`
         }

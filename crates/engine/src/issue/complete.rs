@@ -191,11 +191,11 @@ impl RingGuard {
     #[inline]
     pub fn arm_link_timeout(&mut self, id: Id) {
         if self.slab.get(id).is_some_and(|request| request.next.is_some()) {
-            self.arm_link_timeout_behind(id);
+            self.arm_following_link_timeout(id);
         }
     }
 
-    fn arm_link_timeout_behind(&mut self, id: Id) {
+    fn arm_following_link_timeout(&mut self, id: Id) {
         let Some(request) = self.slab.get(id) else { return };
         let Some(next) = request
             .next
@@ -387,7 +387,7 @@ impl RingGuard {
             let control = self.control;
             // Release: its partner is the same as in `admit`.
             control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
-            self.records.give((chunk, index));
+            self.records.give_back((chunk, index));
         }
         if ends_waits && !posts {
             self.end_waits();

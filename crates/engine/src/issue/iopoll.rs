@@ -128,7 +128,7 @@ pub(crate) fn post_found(guard: &mut RingGuard) {
     for job in guard.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default() {
         guard.bring_back(job);
     }
-    guard.settle();
+    guard.finish_batch();
 }
 
 impl State {

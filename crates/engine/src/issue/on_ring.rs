@@ -68,8 +68,10 @@ impl OnRing for RingGuard {
             return;
         }
         match table::ring(fd) {
-            Some(watched) if core::ptr::eq(watched, self.ring()) => self.watch(edge_triggered),
-            Some(watched) => watched.watch_from_elsewhere(edge_triggered, self.ring().fd.load(Ordering::Relaxed)),
+            Some(watched) if core::ptr::eq(watched, self.ring()) => self.add_watcher(edge_triggered),
+            Some(watched) => {
+                watched.add_watcher_from_elsewhere(edge_triggered, self.ring().fd.load(Ordering::Relaxed))
+            }
             None => {}
         }
     }

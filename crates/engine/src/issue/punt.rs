@@ -308,7 +308,7 @@ impl RingGuard {
     }
 
     /// True if a request would have to wait for others at a worker.
-    pub fn is_behind_others(&mut self, id: Id, fd: i32) -> bool {
+    pub fn waits_for_others(&mut self, id: Id, fd: i32) -> bool {
         let inode = self.inode_of(id, fd, Approach::Plain);
         inode.is_some_and(wq::is_busy)
     }

@@ -57,7 +57,7 @@ impl RingGuard {
         self.poll_set.due.rest = false;
         self.poll_now();
         self.fire_timers();
-        self.settle();
+        self.finish_batch();
     }
 }
 
@@ -105,7 +105,7 @@ impl RingGuard {
         if !self.timers.is_empty() {
             self.fire_timers();
         }
-        self.settle();
+        self.finish_batch();
         self.flush_overflow();
     }
 
@@ -159,7 +159,7 @@ impl Ring {
             return;
         }
         guard.poll_now();
-        guard.settle();
+        guard.finish_batch();
         guard.after_release.remove(AfterRelease::RING_THAT_POLLS);
     }
 }

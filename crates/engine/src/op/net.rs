@@ -12,16 +12,16 @@
 //!
 //! The kernel's io_uring passes O_NONBLOCK with the call instead. The results are the same.
 
+mod finish;
 mod fixed;
 mod message;
 mod poll_first;
 pub mod rights;
-mod settle;
 pub(super) mod transfer;
 mod unread;
 mod zero_copy;
 
-use settle::settle;
+use finish::finish;
 pub use transfer::Transfer;
 pub use unread::flags_of_filled;
 pub use zero_copy::refused_flags;
@@ -266,7 +266,7 @@ impl Operation for Net {
 
     fn finish_attempt(&mut self, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict> {
         match self {
-            Net::Transfer(transfer) => settle(transfer, attempted, held, appends),
+            Net::Transfer(transfer) => finish(transfer, attempted, held, appends),
             _ => ControlFlow::Break(attempted.verdict()),
         }
     }

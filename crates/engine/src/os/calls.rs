@@ -263,11 +263,11 @@ mod tests {
         })
     }
 
-    fn look(folder: &Path, root: &Path, found: &mut Vec<String>) {
+    fn visit(folder: &Path, root: &Path, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).expect("the sources").map(|entry| entry.expect("an entry").path()) {
             let name = entry.strip_prefix(root).expect("a file below").to_string_lossy().into_owned();
             if entry.is_dir() {
-                look(&entry, root, found);
+                visit(&entry, root, found);
                 continue;
             }
             let tests = ["tests.rs", "faulting.rs", "in_child.rs", "refusing.rs", "failing.rs"];
@@ -304,7 +304,7 @@ mod tests {
     fn every_call_leaves_through_one_point() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut found = Vec::new();
-        look(&root, &root, &mut found);
+        visit(&root, &root, &mut found);
         assert!(found.is_empty(), "past os::calls and os::syscall: {found:#?}");
     }
 }

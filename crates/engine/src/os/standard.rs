@@ -159,7 +159,7 @@ pub fn replacing(fd: i32) {
 }
 
 /// Stops the protection, since program threads have descriptor tables of their own.
-pub fn stop_holding() {
+pub fn stop_protecting() {
     TABLES_DIFFER.store(true, Ordering::Relaxed);
 }
 

@@ -244,7 +244,7 @@ impl Batch {
         for ((chunk, index), _) in &self.ended[..core::mem::take(&mut self.ended_count)] {
             // Release: its partner is the same as in `admit`.
             control.record((*chunk).into(), (*index).into()).state.store(RECORD_FREE, Ordering::Release);
-            records.give((*chunk, *index));
+            records.give_back((*chunk, *index));
         }
     }
 }

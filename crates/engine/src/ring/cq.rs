@@ -74,10 +74,10 @@ impl Ring {
     /// Makes CQEs set this ring's descriptor readable from now on, for a request of the ring `by` that watches it. `by`
     /// is this ring's own number if the program watches. If another thread holds this ring, its next post finds the
     /// number: two rings are never locked in turn.
-    pub fn watch_from_elsewhere(&'static self, edge_triggered: bool, by: i32) {
+    pub fn add_watcher_from_elsewhere(&'static self, edge_triggered: bool, by: i32) {
         self.polled_by_ring.store(by, Ordering::Relaxed);
         if let Some(mut guard) = self.try_lock() {
-            guard.watch(edge_triggered);
+            guard.add_watcher(edge_triggered);
         }
     }
 }
@@ -441,7 +441,7 @@ impl RingGuard {
     /// Starts to signal the descriptor's watchers. The descriptor is readable at once if the CQ is not empty. It is
     /// also readable at once if there is unannounced work for the ring's owner (`io_uring_poll` in
     /// io_uring/io_uring.c).
-    pub fn watch(&mut self, edge_triggered: bool) {
+    pub fn add_watcher(&mut self, edge_triggered: bool) {
         let bit = if edge_triggered { WATCHED_EDGE } else { WATCHED_LEVEL };
         self.control.header().watched.fetch_or(bit, Ordering::Relaxed);
         let (tail, backlog) = self.posted();

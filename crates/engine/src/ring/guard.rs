@@ -124,10 +124,10 @@ impl RingGuard {
 
     /// Issues ready requests and posts the batch. Called before the lock is released.
     #[inline]
-    pub fn settle(&mut self) {
-        point(Point::Settle);
+    pub fn finish_batch(&mut self) {
+        point(Point::FinishBatch);
         if self.has_more_than_batch() {
-            return self.settle_all();
+            return self.finish_batch_slowly();
         }
         self.flush();
     }
@@ -141,8 +141,8 @@ impl RingGuard {
             || self.submission.is_some()
     }
 
-    #[inline(never)] // or a caller with nothing to settle would pay for its registers
-    fn settle_all(&mut self) {
+    #[inline(never)] // or a caller with nothing to finish would pay for its registers
+    fn finish_batch_slowly(&mut self) {
         if self.ring.left.take(Left::UNANNOUNCED) {
             self.handle_unannounced();
         }
@@ -285,7 +285,7 @@ impl RingGuard {
     /// Releases the ring once no work is left for its holder.
     pub fn unlock(&mut self) {
         while self.held.is_some() {
-            self.settle();
+            self.finish_batch();
             self.release();
         }
     }
@@ -383,6 +383,6 @@ impl RingGuard {
         if let Err(left) = self.ring.arrived.put(&self.ring.left, [job].into_iter()) {
             return left.for_each(|job| self.receive(job));
         }
-        self.ring.left.set(Left::UNANNOUNCED); // for `settle`, which this thread calls later
+        self.ring.left.set(Left::UNANNOUNCED); // for `finish_batch`, which this thread calls later
     }
 }

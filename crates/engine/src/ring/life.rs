@@ -18,7 +18,7 @@ use core::sync::atomic::{fence, Ordering};
 
 impl Ring {
     /// Gives a pooled ring its state. No other thread can find the ring yet.
-    pub fn bring_to_life(&'static self, fd: i32, flags: u32, state: Box<State>) {
+    pub fn activate(&'static self, fd: i32, flags: u32, state: Box<State>) {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
             self.health.renew();
@@ -337,7 +337,7 @@ impl RingGuard {
                 self.batch.ends(record);
             }
             self.flush();
-            self.records.lose(chunk);
+            self.records.forget_chunk(chunk);
             header.chunk_owner[chunk].store(0, Ordering::Relaxed);
         }
     }

@@ -77,7 +77,7 @@ fn replace_areas(guard: &mut RingGuard, layout: Layout, mut params: Params, addr
 }
 
 fn move_to(guard: &mut RingGuard, new: Memory) {
-    guard.memory.give_way_to(new);
+    guard.memory.replace_with(new);
     guard.ring.mapped.store(guard.memory.address(), Ordering::Relaxed);
 }
 

@@ -121,7 +121,7 @@ impl Sleeps {
     }
 
     /// Records whether the CQs of the rings on which the thread sleeps are empty.
-    fn look(&self) {
+    fn record_empty(&self) {
         for place in &self.places {
             let is_recorded =
                 place.usage.load(Ordering::Relaxed) & USAGE == RECORDED && place.held_cqes.get().is_none();
@@ -282,7 +282,7 @@ impl Drop for Awake {
 /// Called when one of the program's handlers is about to run in the calling thread, which holds no lock.
 pub fn handler_begins() {
     if !mutated(Mutation::HandlersAnswerTheirWaits) {
-        let _ = ASLEEP.try_with(Sleeps::look);
+        let _ = ASLEEP.try_with(Sleeps::record_empty);
     }
     if !mutated(Mutation::HandlersKeepTheRole) {
         let _ = ASLEEP.try_with(Sleeps::suspend);

@@ -108,7 +108,7 @@ impl RingGuard {
         };
         header.submitter.store(0, Ordering::Release); // its partner is the same as in `submit`
         if self.calls.is_urgent() {
-            return self.submit_behind_calls(to_submit, submitted);
+            return self.submit_after_calls(to_submit, submitted);
         }
         self.end_together();
         submitted
@@ -116,7 +116,7 @@ impl RingGuard {
 
     /// Makes the calls for which a submission has stopped, and continues the submission.
     #[cold]
-    fn submit_behind_calls(&mut self, to_submit: u32, mut submitted: Result<u32, Errno>) -> Result<u32, Errno> {
+    fn submit_after_calls(&mut self, to_submit: u32, mut submitted: Result<u32, Errno>) -> Result<u32, Errno> {
         // Limited to the SQ's size: with a nonsensical tail the SQ would never be empty.
         let to_submit = to_submit.min(self.memory.view.layout().sq_entries);
         while let Ok(count) = submitted {

@@ -198,12 +198,12 @@ impl Records {
     }
 
     /// Forgets the records of a chunk that is given up. All of them are free.
-    pub(crate) fn lose(&mut self, chunk: usize) {
+    pub(crate) fn forget_chunk(&mut self, chunk: usize) {
         self.free.retain(|(of, _)| usize::from(*of) != chunk);
     }
 
     /// Gives a record back.
-    pub fn give(&mut self, record: (u8, u8)) {
+    pub fn give_back(&mut self, record: (u8, u8)) {
         self.free.push(record);
     }
 }

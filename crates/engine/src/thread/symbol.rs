@@ -60,7 +60,7 @@ pub unsafe fn is_defined_by(object: &dl_phdr_info, name: &CStr) -> bool {
 ///
 /// Makes no libc call: the caller may be a collector or tracer that is just resolving the functions it precedes.
 /// dl_iterate_phdr(3) may be among them.
-pub fn behind(own: usize, name: &CStr) -> Option<usize> {
+pub fn next_after(own: usize, name: &CStr) -> Option<usize> {
     let objects = || core::iter::successors(first_object(), |object| object.next());
     let ours = objects().filter(|object| object.base <= own).max_by_key(|object| object.base)?;
     // SAFETY: the loader's list contains only loaded objects.
@@ -294,10 +294,10 @@ mod tests {
     #[test]
     fn functions_behind_an_object_are_found() {
         let program = functions_behind_an_object_are_found as *const () as usize;
-        assert_eq!(behind(program, c"pthread_create"), Some(libc::pthread_create as *const () as usize));
+        assert_eq!(next_after(program, c"pthread_create"), Some(libc::pthread_create as *const () as usize));
         // libc's own name for it is not found after libc, so the search starts again at the beginning.
         let libcs = libc::getpid as *const () as usize;
-        assert_ne!(behind(libcs, c"getpid"), Some(libcs));
-        assert_eq!(behind(program, c"no_such_function"), None);
+        assert_ne!(next_after(libcs, c"getpid"), Some(libcs));
+        assert_eq!(next_after(program, c"no_such_function"), None);
     }
 }

@@ -106,7 +106,7 @@ pub fn unshared(is_borrowed: bool) {
         return;
     }
     point(Point::Table);
-    standard::stop_holding();
+    standard::stop_protecting();
     let Some(mut threads) = THREADS.lock() else { return };
     let process = Sys::process_id() as usize;
     threads.retain(|(_, thread)| syscall(libc::SYS_tgkill, [process, *thread as usize, 0, 0, 0, 0]) == 0);

@@ -101,7 +101,7 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     }
     if call.flags & IORING_ENTER_GETEVENTS == 0 {
         if !guard.is_polled() && guard.poll_for_unattempted() {
-            guard.settle();
+            guard.finish_batch();
         }
         guard.call_helper();
         guard.leave(); // it is settled, also by `submit_and_call` and `go_on`
@@ -222,10 +222,10 @@ pub fn not_a_ring(fd: i32) -> Errno {
 fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> {
     guard.calls.begin();
     let submitted = guard.submit(to_submit);
-    guard.settle();
+    guard.finish_batch();
     while !guard.calls.is_empty() {
         guard.make_calls();
-        guard.settle(); // which may leave more calls
+        guard.finish_batch(); // which may leave more calls
     }
     guard.calls.end();
     submitted

@@ -319,7 +319,7 @@ fn give_up_what_was_left(guard: &mut RingGuard) -> bool {
     sleeps::leaving_by_jump();
     let is_there = guard.lock_again(cookie);
     if is_there {
-        guard.settle(); // the sleep that follows expects that
+        guard.finish_batch(); // the sleep that follows expects that
     }
     is_there
 }

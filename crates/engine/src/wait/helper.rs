@@ -267,12 +267,12 @@ impl Driven {
                 self.idle = false;
                 true
             }
-            Duty::LookWhenDue if due && !self.orphan && self.came() => {
+            Duty::CheckWhenDue if due && !self.orphan && self.came() => {
                 self.wait_longer(now_ns);
                 true
             }
-            Duty::LookWhenDue | Duty::Watch if !due => true,
-            duty => self.look(duty, now_ns),
+            Duty::CheckWhenDue | Duty::SleepOnPolls if !due => true,
+            duty => self.check_ring(duty, now_ns),
         }
     }
 
@@ -288,7 +288,7 @@ impl Driven {
     }
 
     /// Checks the ring under its lock. False if the helper is done with the ring.
-    fn look(&mut self, duty: Duty, now_ns: u64) -> bool {
+    fn check_ring(&mut self, duty: Duty, now_ns: u64) -> bool {
         let mut guard = match self.ring.lock_soon() {
             Ok(guard) => guard,
             Err(LockFailure::Busy) => return self.retry_later(),
@@ -314,10 +314,10 @@ impl Driven {
             // Rests even if the helper drives, since events without a pending request are spurious. A thread asleep
             // in io_uring_enter(2) calls the helper when it leaves something pending.
             self.rest(&mut guard);
-        } else if duty == Duty::LookWhenDue && self.came() {
+        } else if duty == Duty::CheckWhenDue && self.came() {
             self.wait_longer(now_ns); // the program called while the helper waited for the lock
         } else {
-            if duty == Duty::LookWhenDue {
+            if duty == Duty::CheckWhenDue {
                 handover.record_away();
                 self.period_ns = PERIOD_NS;
             }
@@ -365,7 +365,7 @@ impl Driven {
             return false;
         }
         self.idle = false;
-        self.watch(guard);
+        self.sleep_on_polls(guard);
         true
     }
 
@@ -395,7 +395,7 @@ impl Driven {
         if !guard.has_pending() && !handover.only_peeks() {
             return self.rest(guard);
         }
-        self.watch(guard);
+        self.sleep_on_polls(guard);
         self.idle = !guard.has_pending() && !self.orphan;
     }
 
@@ -410,11 +410,11 @@ impl Driven {
             guard.announce_work();
             return self.rest(guard); // the owner calls the helper again after its io_uring_enter(2)
         }
-        self.watch(guard);
+        self.sleep_on_polls(guard);
     }
 
-    /// Watches the ring: from now on the helper sleeps on the ring's poll set.
-    fn watch(&mut self, guard: &mut RingGuard) {
+    /// Lets the helper sleep on the ring's poll set from now on.
+    fn sleep_on_polls(&mut self, guard: &mut RingGuard) {
         if !self.refused {
             guard.attach();
         }
@@ -424,7 +424,7 @@ impl Driven {
         let recheck_ns = if self.refused { Some(CHECK_NS) } else { guard.poll_set.recheck_ns() };
         let next_ns = next_ns.into_iter().chain(recheck_ns).min();
         self.due_ns = next_ns.map(|next_ns| now_ns().saturating_add(next_ns));
-        self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));
+        self.ring.driver.handover.sleep_on_polls(self.due_ns.unwrap_or(u64::MAX));
     }
 
     /// Registers the engine's end of a ring with other copies, the first time. True if the last copy is closed.

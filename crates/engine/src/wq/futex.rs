@@ -340,7 +340,7 @@ impl FutexWaiter {
     pub fn withdraw(&self, job: &Job) {
         let Some(turn) = self.release(job) else { return };
         let until_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC) + LEAVE_NS;
-        // Acquire: partner is the change in `look`.
+        // Acquire: partner is the change in `next_vector`.
         while self.turns.load(Ordering::Acquire) == turn {
             let now_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC);
             if now_ns >= until_ns {
@@ -354,7 +354,7 @@ impl FutexWaiter {
     fn live(self: &Arc<FutexWaiter>) {
         loop {
             let seen = self.control.load(Ordering::Acquire); // partner: the change in `wake`
-            let Some(entries) = self.look(seen) else { return };
+            let Some(entries) = self.next_vector(seen) else { return };
             let slept = self.sleep(&entries);
             let finished = self.after(slept);
             for (job, verdict) in finished {
@@ -365,7 +365,7 @@ impl FutexWaiter {
 
     /// Drops requests that must leave, between two sleeps. Returns the next sleep's vector. `None` if the thread must
     /// end.
-    fn look(self: &Arc<FutexWaiter>, seen: u32) -> Option<Vec<Entry>> {
+    fn next_vector(self: &Arc<FutexWaiter>, seen: u32) -> Option<Vec<Entry>> {
         let mut gone = Vec::new();
         let mut slots = self.slots.lock().expect("a waiter does not interrupt itself");
         self.stop.store(0, Ordering::Relaxed);

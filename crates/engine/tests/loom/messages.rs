@@ -131,8 +131,8 @@ impl Ring {
         }
     }
 
-    /// Models `RingGuard::settle`.
-    fn settle(&self, state: &mut State) {
+    /// Models `RingGuard::finish_batch`.
+    fn finish_batch(&self, state: &mut State) {
         if self.left.take(Left::UNANNOUNCED) {
             // `announce_work`
             self.assert_mapped();
@@ -150,7 +150,7 @@ impl Ring {
     fn unlock<'a>(&'a self, mut held: Held<'a, Option<State>>) {
         loop {
             let Some(state) = held.as_mut() else { return };
-            self.settle(state);
+            self.finish_batch(state);
             let due = std::mem::take(&mut state.wake_due);
             drop(held);
             if due {
@@ -194,7 +194,7 @@ impl Ring {
             let Some(state) = held.as_mut() else { return Waited::Ended };
             // `collect`
             self.post_messages(state);
-            self.settle(state);
+            self.finish_batch(state);
             self.flush_overflow(state);
             if state.cq_tail >= target {
                 break Waited::Satisfied;

@@ -173,22 +173,22 @@ impl World {
             if known {
                 match world.handover.duty() {
                     Duty::Begin => visits = world.handover.visits(),
-                    Duty::LookWhenDue => {
+                    Duty::CheckWhenDue => {
                         let came = core::mem::replace(&mut visits, world.handover.visits()) != visits;
                         if !came {
-                            world.look(&mut visits, true);
+                            world.check_ring(&mut visits, true);
                         }
                     }
-                    Duty::Look => world.look(&mut visits, false),
-                    Duty::Watch if event => world.look(&mut visits, false),
-                    Duty::Watch => {}
+                    Duty::Check => world.check_ring(&mut visits, false),
+                    Duty::SleepOnPolls if event => world.check_ring(&mut visits, false),
+                    Duty::SleepOnPolls => {}
                 }
             }
-            let looks_later = known && matches!(world.handover.duty(), Duty::LookWhenDue);
-            if world.impatient && !looks_later && world.try_to_end(&mut known) {
+            let checks_later = known && matches!(world.handover.duty(), Duty::CheckWhenDue);
+            if world.impatient && !checks_later && world.try_to_end(&mut known) {
                 return;
             }
-            if looks_later {
+            if checks_later {
                 thread::yield_now();
             } else {
                 world.sleep_until(|kernel| kernel.woken || kernel.stop || (kernel.attached && kernel.ready != 0));
@@ -203,8 +203,8 @@ impl World {
         }
     }
 
-    /// Models `Driven::look`.
-    fn look(&self, visits: &mut u32, due: bool) {
+    /// Models `Driven::check_ring`.
+    fn check_ring(&self, visits: &mut u32, due: bool) {
         let mut state = self.state.lock().unwrap();
         self.handover.check_later();
         if state.pending == 0 || self.handover.has_thread() {
@@ -227,7 +227,7 @@ impl World {
         if !self.handover.set_attached(true) {
             self.change(|kernel| kernel.attached = true);
         }
-        self.handover.watch(u64::MAX);
+        self.handover.sleep_on_polls(u64::MAX);
     }
 
     /// Models `DrivenRings::leave` with `Driven::can_leave`.
@@ -251,7 +251,7 @@ impl World {
     }
 
     /// Models a program that polls the CQ, and does not call.
-    fn only_look(&self, target: u32) {
+    fn only_peek(&self, target: u32) {
         self.sleep_until(|kernel| kernel.completed == target);
     }
 
@@ -276,7 +276,7 @@ fn a_program_that_only_looks_gets_its_completions() {
         for round in 1..=2 {
             World::submit(&world);
             world.event();
-            world.only_look(round);
+            world.only_peek(round);
         }
         world.end();
     });
@@ -290,7 +290,7 @@ fn a_program_known_to_only_look_gets_its_completions() {
         for round in 1..=2 {
             World::submit(&world);
             world.event();
-            world.only_look(round);
+            world.only_peek(round);
         }
         world.end();
     });
@@ -307,7 +307,7 @@ fn a_thread_that_waits_acquires_the_role_and_leaves_it_to_the_helper() {
             world.event();
         });
         World::wait(&world, 1, 1);
-        world.only_look(2);
+        world.only_peek(2);
         peer.join().unwrap();
         world.end();
     });
@@ -325,7 +325,7 @@ fn a_thread_that_waits_acquires_the_role_from_a_helper_that_watches() {
             world.event();
         });
         World::wait(&world, 1, 1);
-        world.only_look(2);
+        world.only_peek(2);
         peer.join().unwrap();
         world.end();
     });
@@ -355,7 +355,7 @@ fn a_ring_left_while_the_helper_ends_finds_a_new_one() {
         for round in 1..=2 {
             World::submit(&world);
             world.event();
-            world.only_look(round);
+            world.only_peek(round);
         }
         world.end();
     });

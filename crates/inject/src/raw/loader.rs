@@ -37,7 +37,7 @@ pub(super) fn observe() {
         return;
     }
     let dl_debug_state = dl_debug_state as *const () as usize;
-    let Some(function) = symbol::behind(dl_debug_state, c"_dl_debug_state") else { return };
+    let Some(function) = symbol::next_after(dl_debug_state, c"_dl_debug_state") else { return };
     let jump = jump_at(function).filter(|jump| jump.leads_from(dl_debug_state));
     if let Some(jump) = jump.filter(|_| probe::patching_refusal().is_none()) {
         let _ = jump.store(dl_debug_state); // a failure has the effect of a refusal

@@ -287,7 +287,7 @@ unsafe fn change_mask(next: NextMask, how: c_int, set: *const sigset_t, old: *mu
             entry::aside(|| are_kept = mask::are_kept(how, wanted));
         }
         if !are_kept {
-            let before = mask::settle(wanted.map(|_| how));
+            let before = mask::prepare_change(wanted.map(|_| how));
             let answer = next(how, set, old);
             if answer == 0 && !old.is_null() {
                 *old.cast::<u64>() |= before;

@@ -117,7 +117,7 @@ impl Assembler {
     }
 
     /// Continues in the program after its `svc`.
-    fn go_behind(&mut self) {
+    fn continue_after_svc(&mut self) {
         let word = jump(self.here(), self.behind);
         self.push(word, |_| {});
     }
@@ -159,7 +159,7 @@ pub fn code_at(address: usize, site: usize, plan: &Plan) -> Code {
     island.restore_number(before);
     let other = island.here();
     island.make(plan.instruction);
-    island.go_behind();
+    island.continue_after_svc();
     for (index, number) in numbers.iter().enumerate() {
         island.place = Place { number_lacks: *number, ..Place::default() };
         island.restore_number(*number);
@@ -186,13 +186,13 @@ pub fn code_at(address: usize, site: usize, plan: &Plan) -> Code {
                 island.subtract(number - other);
                 island.make(SVC);
                 island.restore_number(number - other);
-                island.go_behind();
+                island.continue_after_svc();
             }
         }
     }
     island.place = Place { is_lowered: true, is_saved: true, is_made: true, ..Place::default() };
     island.restore();
-    island.go_behind();
+    island.continue_after_svc();
     debug_assert_eq!(island.next, back + BACK);
     island.code
 }

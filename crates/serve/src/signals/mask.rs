@@ -263,7 +263,7 @@ pub unsafe fn goes_on_with(set: *const sigset_t) -> Option<sigset_t> {
 }
 
 /// Keeps a signal that came while it was in the program mask. As in the kernel, one signal of each number is enough.
-pub fn hold(signal: c_int, info: &siginfo_t) {
+pub fn keep_pending(signal: c_int, info: &siginfo_t) {
     let (thread, Some(index)) = (thread(), index(signal)) else {
         return;
     };
@@ -339,7 +339,7 @@ fn unseen() -> u64 {
 /// Prepares a change of the mask in a child in borrowed memory, whose masks are not kept here. `how` is as in
 /// sigprocmask(2), or `None` if the child only asks for its mask. Unless the change replaces the whole mask, the
 /// program mask first becomes part of the real mask. Returns the signals to add to the old mask that the child reads.
-pub fn settle(how: Option<c_int>) -> u64 {
+pub fn prepare_change(how: Option<c_int>) -> u64 {
     let unseen = unseen();
     let Some(how) = how.filter(|_| unseen != 0) else { return unseen };
     if how != libc::SIG_SETMASK {
@@ -451,7 +451,7 @@ pub fn system_call(args: [usize; 6]) -> isize {
     }
     let wanted = if set == 0 { None } else { read_program(set) };
     if !are_kept(how as c_int, wanted) {
-        let before = settle(wanted.map(|_| how as c_int));
+        let before = prepare_change(wanted.map(|_| how as c_int));
         let answer = kernel(set);
         if answer == 0 && old != 0 && before != 0 {
             add_kernel_mask(old, before);

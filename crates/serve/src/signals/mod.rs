@@ -347,7 +347,7 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
     match (forced, blocked, program.handler) {
         (false, true, _) => {
             // SAFETY: the caller vouches for `info`.
-            mask::hold(signal, unsafe { &*info });
+            mask::keep_pending(signal, unsafe { &*info });
         }
         (false, false, SIG_IGN) => {}
         (_, _, SIG_DFL) | (true, true, _) | (true, _, SIG_IGN) => {

@@ -122,7 +122,7 @@ impl PolledRing {
                     guard.handle_events(&self.events[..taken], When::Later);
                 }
                 work(&mut guard);
-                guard.settle();
+                guard.finish_batch();
                 self.record(&guard);
                 contended = ring.is_contended();
             },

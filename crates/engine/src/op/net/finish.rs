@@ -9,7 +9,7 @@ use core::ops::ControlFlow;
 
 /// Decides what follows from an attempt that used its buffers: end, post a result and continue, or append (`Continue`).
 /// Source: `io_send_finish` and `io_recv_finish` in io_uring/net.c.
-pub fn settle(transfer: &mut Transfer, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict> {
+pub fn finish(transfer: &mut Transfer, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict> {
     let (multishot, bundle) = (transfer.is_multishot(), transfer.is_bundle());
     let goes_on = transfer.sends_on();
     let Attempted { result, flags, .. } = attempted;
