@@ -101,13 +101,13 @@ fn append(program: &mut Vec<sock_filter>, rules: &[Rule]) {
         if !number_is_loaded {
             program.extend([load(NUMBER), mask(!X32_BIT)]);
         }
-        let behind_tests = rule.tests.len() as u8 * 2 + 1;
+        let after_tests = rule.tests.len() as u8 * 2 + 1;
         program.push(match rule.calls {
-            Calls::One(number) => jump(EQUAL, number, 0, behind_tests),
-            Calls::From(number) => jump(AT_LEAST, number, 0, behind_tests),
+            Calls::One(number) => jump(EQUAL, number, 0, after_tests),
+            Calls::From(number) => jump(AT_LEAST, number, 0, after_tests),
         });
         for (index, test) in rule.tests.iter().enumerate() {
-            let to_next_rule = behind_tests - index as u8 * 2 - 2;
+            let to_next_rule = after_tests - index as u8 * 2 - 2;
             let [low, high] = argument(test.argument);
             program.push(load(if test.high { high } else { low }));
             program.push(match test.relation {

@@ -379,7 +379,7 @@ fn a_workload_without_figures_is_skipped_with_its_reason() {
 }
 
 #[test]
-fn an_interruption_leaves_nothing_behind() {
+fn an_interruption_leaves_nothing() {
     lab_worker();
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = anyring(&["lab", "files"]);

@@ -238,7 +238,7 @@ mutations! {
             "A worker sleeps in a call on one of the program's descriptor numbers.";
         WorkersAreNotPinned "workers-are-not-pinned" Case "io_wq::affinity_holds_for_workers",
             "IORING_REGISTER_IOWQ_AFF does not restrict workers to its CPUs.";
-        NobodyLooksForAWorker "nobody-looks-for-a-worker" Engine "a_call_behind_one_that_sleeps_is_made_once_there_may_be_a_thread",
+        NobodyLooksForAWorker "nobody-looks-for-a-worker" Engine "a_call_after_one_that_sleeps_is_made_once_there_may_be_a_thread",
             "If a thread that a job needs cannot be made, no later attempt is made.";
         BitsDoNotMatter "bits-do-not-matter" Case "futex::bits_must_meet",
             "Any wake of the word ends a FUTEX_WAIT, even if the bits differ.";

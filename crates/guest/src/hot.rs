@@ -27,30 +27,30 @@ pub fn prepare() {
     ENABLED.store(!declined && patch::is_supported(), Ordering::Relaxed);
 }
 
-/// Counts a trap of call `number` by the instruction that ends at `behind`. True when it is time to call [`apply`].
+/// Counts a trap of call `number` by the instruction that ends at `return_address`. True when it is time to call [`apply`].
 /// Async-signal-safe, and uses no thread-local memory.
-pub fn is_due(number: i64, behind: usize) -> bool {
+pub fn is_due(number: i64, return_address: usize) -> bool {
     let is_hot = match number {
         NR_IO_URING_ENTER => start::serves_rings(),
         NR_IO_GETEVENTS | NR_IO_PGETEVENTS | NR_IO_SUBMIT => start::serves_aio(),
         _ => false,
     };
-    is_hot && ENABLED.load(Ordering::Relaxed) && counters::count(behind)
+    is_hot && ENABLED.load(Ordering::Relaxed) && counters::count(return_address)
 }
 
-/// Patches the `syscall` that ends at `behind`, at which this thread has trapped with a call of `number`. If that is
+/// Patches the `syscall` that ends at `return_address`, at which this thread has trapped with a call of `number`. If that is
 /// not possible, the instruction keeps trapping, and the log says why.
-pub fn apply(behind: usize, number: u32) {
+pub fn apply(return_address: usize, number: u32) {
     let mask = set_mask(u64::MAX);
     match PATCHING.try_lock() {
         Some(_patching) => {
-            let site = behind - SYSCALL.len();
+            let site = return_address - SYSCALL.len();
             match patch::patch(site, When::Trapped(number)) {
                 Ok(()) => count(),
                 Err(why) => log::line(&format!("the system call at {site:#x} keeps trapping: {why}")),
             }
         }
-        None => counters::restart(behind),
+        None => counters::restart(return_address),
     }
     set_mask(mask);
 }

@@ -66,9 +66,9 @@ impl First {
             strings = in_one_block(added, strings.get(1..).unwrap_or(&[]));
         }
         let (environment, vector) = (self.environment(), self.vector());
-        let behind = self.count + 1 + environment.len() + 1 + vector.len() * 2;
+        let after = self.count + 1 + environment.len() + 1 + vector.len() * 2;
         let environment: Vec<usize> = environment.into_iter().filter_map(without_library).collect();
-        let top = self.arguments.wrapping_add(behind) as usize;
+        let top = self.arguments.wrapping_add(after) as usize;
         let name = Box::leak(name.to_owned().into_boxed_c_str()).as_ptr() as usize;
         let mut words = vec![strings.len()];
         words.extend(&strings);

@@ -124,7 +124,7 @@ cases! {
     the_status_of_such_a_file_keeps_nobody_either: "servers" "statuses";
     calls_that_concern_no_ring_cost_no_other_calls: "cheap" "calls";
     a_program_started_where_the_library_is_not_says_nothing: "absent" "name";
-    a_program_started_behind_a_mount_says_nothing: "absent" "mount";
+    a_program_started_after_a_mount_says_nothing: "absent" "mount";
     signals_of_a_vfork_child_are_its_own: "vfork_signals" "vfork";
     signals_of_a_vfork_childs_children_are_their_own: "vfork_signals" "nested";
     signals_of_a_clone_in_this_memory_are_its_own: "vfork_signals" "clone";
@@ -137,7 +137,7 @@ cases! {
     rings_that_are_closed_by_syscall_leave_nothing: "lifetime" "leak-syscall";
     rings_that_are_closed_by_instruction_leave_nothing: "lifetime" "leak-instruction";
     rings_whose_duplicate_is_dropped_leave_nothing: "lifetime" "leak-duplicate";
-    rings_with_a_drain_behind_a_pending_read_leave_nothing: "lifetime" "leak-drain";
+    rings_with_a_drain_after_a_pending_read_leave_nothing: "lifetime" "leak-drain";
     a_late_connect_reaches_no_other_ring: "lifetime" "late-connect";
     a_registered_ring_outlives_its_number: "lifetime" "registered";
     a_duplicate_keeps_level_readiness: "lifetime" "duplicate";
@@ -145,7 +145,7 @@ cases! {
 
     a_thousand_rings_that_exit_leave_nothing: "leftovers" "exit";
     a_thousand_rings_that_are_closed_leave_nothing: "leftovers" "close";
-    a_thousand_rings_that_are_unmapped_first_leave_nothing: "leftovers" "close-behind-unmapping";
+    a_thousand_rings_that_are_unmapped_first_leave_nothing: "leftovers" "close-after-unmapping";
     a_thousand_rings_whose_duplicates_are_dropped_leave_nothing: "leftovers" "duplicates";
     a_thousand_rings_that_are_replaced_leave_nothing: "leftovers" "replaced";
     a_thousand_rings_that_are_closed_in_ranges_leave_nothing: "leftovers" "range";
@@ -178,7 +178,7 @@ cases! {
     a_bad_pointer_of_a_thread_whose_maker_blocked_faults_is_efault: "faults" "blocked-by-a-maker";
     a_bad_pointer_of_a_thread_that_blocked_faults_unseen_is_efault: "faults" "blocked-unseen";
     a_bad_pointer_of_a_thread_that_blocked_faults_and_comes_in_a_handler_is_efault: "faults" "blocked-in-a-handler";
-    a_bad_pointer_behind_a_handler_set_unseen_is_efault: "faults" "handled-unseen";
+    a_bad_pointer_after_a_handler_set_unseen_is_efault: "faults" "handled-unseen";
     a_bad_pointer_where_a_handler_of_faults_was_left_is_efault: "faults" "left";
 
     polls_without_end_find_no_memory: "memory" "polls";
@@ -340,13 +340,13 @@ cases! {
     a_process_ends_with_the_return_of_its_last_thread: "ends" "last-return";
     a_process_ends_with_the_status_of_exit: "ends" "exit";
     a_process_without_rings_ends_with_the_status_of_exit: "ends" "exit-without-ring";
-    a_process_goes_on_behind_the_exit_of_a_thread: "ends" "first-exit";
+    a_process_goes_on_after_the_exit_of_a_thread: "ends" "first-exit";
     a_process_ends_with_its_last_thread_without_proc: "ends" "pthread-exit-without-proc";
     a_process_ends_with_the_status_of_exit_without_proc: "ends" "exit-without-proc";
     a_process_ends_with_the_status_of_its_last_exit: "ends" "both-exit";
     a_process_ends_with_the_status_of_its_last_exit_without_proc: "ends" "both-exit-without-proc";
-    a_process_ends_by_exit_behind_its_first_thread: "ends" "exit-behind-pthread-exit";
-    a_process_ends_by_exit_behind_its_first_thread_without_proc: "ends" "exit-behind-pthread-exit-without-proc";
+    a_process_ends_by_exit_after_its_first_thread: "ends" "exit-after-pthread-exit";
+    a_process_ends_by_exit_after_its_first_thread_without_proc: "ends" "exit-after-pthread-exit-without-proc";
     a_ring_is_driven_where_the_first_thread_has_left: "ends" "first-left";
     a_cloned_process_ends_with_its_own_status: "ends" "clone";
     a_child_that_shares_descriptors_closes_none: "ends" "shared-descriptors";
@@ -376,7 +376,7 @@ cases! {
     a_connect_that_sleeps_connects_its_socket_closed_unseen_after_a_stop: "numbers" "connect-unseen";
     an_open_that_sleeps_looks_in_its_directory_after_a_stop: "numbers" "open";
     an_open_that_sleeps_looks_in_its_directory_closed_unseen_after_a_stop: "numbers" "open-unseen";
-    waits_behind_workers_take_no_number: "lowest" "waits";
+    waits_after_workers_take_no_number: "lowest" "waits";
     reads_that_wait_read_their_files_after_a_stop: "numbers" "reads";
     reads_that_wait_in_workers_read_their_files_after_a_stop: "numbers" "reads-async";
     a_splice_that_waits_for_its_output_keeps_its_input: "numbers" "splice";
@@ -486,7 +486,7 @@ macro_rules! without_threads {
 
 without_threads! {
     calls_without_threads_are_made_by_the_caller: "alone";
-    a_call_behind_one_that_sleeps_is_made_once_there_may_be_a_thread: "behind-a-sleeper";
+    a_call_after_one_that_sleeps_is_made_once_there_may_be_a_thread: "after-a-sleeper";
     a_worker_without_a_helper_takes_no_number: "no-helper";
     a_family_without_threads_completes_all_requests: "family";
 }

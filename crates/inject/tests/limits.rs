@@ -90,7 +90,7 @@ fn nothing_spins_below_a_quota_of_cpu_time() {
 #[test]
 #[ignore = "soak: makes control groups, as root"]
 fn requests_are_made_without_threads_below_a_limit_of_processes() {
-    let cases = ["alone", "behind-a-sleeper", "family"];
+    let cases = ["alone", "after-a-sleeper", "family"];
     in_group("requests_are_made_without_threads_below_a_limit_of_processes", "pids", None, &cases, false);
 }
 

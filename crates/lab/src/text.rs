@@ -14,7 +14,7 @@ pub fn report(report: &Report) -> String {
         text.push_str("--quick: this shows that it runs; the figures are worth nothing.\n");
     }
     let method = format!(
-        "In turns; each run a process. In brackets behind a ratio of medians: its 95 % bootstrap interval; with fewer \
+        "In turns; each run a process. In brackets after a ratio of medians: its 95 % bootstrap interval; with fewer \
          than {LEAST_RUNS} runs there is none."
     );
     for line in [method, report.machine.to_string(), format!("mitigations: {}", mitigations(report))] {

@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_files_of_a_killed_tracer_are_removed_and_nothing_else() {
-        let folder = std::env::temp_dir().join(format!("anyring-left-behind-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("anyring-left-{}", std::process::id()));
         std::fs::create_dir(&folder).expect("a folder");
         let mut ended = std::process::Command::new("true").spawn().expect("start true");
         ended.wait().expect("wait");

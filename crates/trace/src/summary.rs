@@ -51,7 +51,7 @@ struct InFlight {
     /// The next request in its chain; 0 for none.
     next: u32,
     /// True if the previous request of its chain went to a worker.
-    behind_worker: bool,
+    after_worker: bool,
     /// True if it goes to a worker without an attempt. On anyring's engine that is only asked for.
     sent: bool,
     /// True if its transfer begins at the offset where the previous transfer on its descriptor ended.
@@ -278,7 +278,7 @@ impl Summary {
             several: false,
             bytes: 0,
             next: 0,
-            behind_worker: false,
+            after_worker: false,
             sent: if self.has_sizes { event.flags & u32::from(IOSQE_ASYNC) != 0 } else { event.len == 1 },
             sequential: self.has_sizes && self.goes_on(event),
             user_data: event.user_data,
@@ -349,7 +349,7 @@ impl Summary {
             tally.punts[punt as usize] += 1;
         }
         let by_worker = request.path == Path::Worker;
-        tally.worker_by_chain += u64::from(by_worker && request.behind_worker && !request.sent);
+        tally.worker_by_chain += u64::from(by_worker && request.after_worker && !request.sent);
         let by_drain = is_asked_for || request.sent && !may_be_forced(request.opcode);
         tally.worker_by_drain += u64::from(by_worker && by_drain && !is_forced);
         tally.sequential += u64::from(request.sequential);
@@ -370,7 +370,7 @@ impl Summary {
             self.threads.complete(event.thread, untold, request.next != 0 && event.result >= 0);
         }
         if let Some(next) = self.in_flight.get_mut(&(event.ring, request.next)).filter(|_| request.next != 0) {
-            (next.behind_worker, next.begun_ns) = (by_worker, event.time_ns);
+            (next.after_worker, next.begun_ns) = (by_worker, event.time_ns);
         }
     }
 

@@ -125,7 +125,7 @@ static void by_name(void)
 		CHECK(!strcmp(getenv("LD_PRELOAD"), "/nowhere/libanyring.so:"));
 }
 
-static void behind_a_mount(void)
+static void after_a_mount(void)
 {
 	const char *preloaded = getenv("LD_PRELOAD");
 
@@ -145,4 +145,4 @@ static void child(void)
 	exit(0);
 }
 
-CASES({"name", by_name}, {"mount", behind_a_mount}, {"child", child})
+CASES({"name", by_name}, {"mount", after_a_mount}, {"child", child})

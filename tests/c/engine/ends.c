@@ -157,7 +157,7 @@ static void by_exit_of_both(void)
 	ends(leave_both_by_exit, 9, 0, SOON_MS);
 }
 
-static void by_exit_behind_pthread_exit(void)
+static void by_exit_after_pthread_exit(void)
 {
 	ends(leave_first_by_pthread_exit, 9, 0, SOON_MS);
 }
@@ -168,10 +168,10 @@ static void by_exit_of_both_without_proc(void)
 	by_exit_of_both();
 }
 
-static void by_exit_behind_pthread_exit_without_proc(void)
+static void by_exit_after_pthread_exit_without_proc(void)
 {
 	without_proc();
-	by_exit_behind_pthread_exit();
+	by_exit_after_pthread_exit();
 }
 
 /* epoll_ctl(2) reads the event from the program's memory, which the first thread no longer has. */
@@ -349,8 +349,8 @@ CASES({"file-size-at-once", files_stay_small},
       {"exit-without-proc", by_exit_without_proc},
       {"both-exit", by_exit_of_both},
       {"both-exit-without-proc", by_exit_of_both_without_proc},
-      {"exit-behind-pthread-exit", by_exit_behind_pthread_exit},
-      {"exit-behind-pthread-exit-without-proc", by_exit_behind_pthread_exit_without_proc},
+      {"exit-after-pthread-exit", by_exit_after_pthread_exit},
+      {"exit-after-pthread-exit-without-proc", by_exit_after_pthread_exit_without_proc},
       {"first-left", by_the_last_that_watches},
       {"first-exit", not_by_the_first_exit},
       {"clone", by_return_of_a_clone},

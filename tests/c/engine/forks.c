@@ -272,7 +272,7 @@ static void *load_and_unload(void *unused)
 }
 
 /* The child makes the first ring. One of the parent's threads was loading a library at the fork. */
-static void a_first_ring_behind_a_fork_while_libraries_are_loaded(void)
+static void a_first_ring_after_a_fork_while_libraries_are_loaded(void)
 {
 	pthread_t thread;
 
@@ -371,7 +371,7 @@ CASES({"unwiped-borrows", unwiped_borrows},
       {"unwiped-turns", unwiped_turns},
       {"unwiped-vfork", unwiped_vfork},
       {"registered", a_child_exits_whose_thread_registered_the_ring},
-      {"first-ring", a_first_ring_behind_a_fork_while_libraries_are_loaded},
+      {"first-ring", a_first_ring_after_a_fork_while_libraries_are_loaded},
       {"borrows", a_child_of_a_child_borrows_its_memory},
       {"closes-pipe", child_closes_the_pipe},
       {"closes-ring", child_closes_the_ring},

@@ -134,7 +134,7 @@ static void directory_and_umask_are_the_submitters(void)
 static atomic_int submitted, stop;
 
 /* A READ that waits, and after it a request that depends on the caller's identity. */
-static void submit_behind_a_read(unsigned read_flags, unsigned flags)
+static void submit_after_a_read(unsigned read_flags, unsigned flags)
 {
 	struct io_uring_sqe *sqe;
 
@@ -157,7 +157,7 @@ static void stay_away(void)
 static void *submit_chain(void *unused)
 {
 	own_directory();
-	submit_behind_a_read(IOSQE_IO_LINK, 0);
+	submit_after_a_read(IOSQE_IO_LINK, 0);
 	stay_away();
 	return unused;
 }
@@ -165,15 +165,15 @@ static void *submit_chain(void *unused)
 static void *submit_asynchronous_chain(void *unused)
 {
 	own_directory();
-	submit_behind_a_read(IOSQE_IO_LINK, IOSQE_ASYNC);
+	submit_after_a_read(IOSQE_IO_LINK, IOSQE_ASYNC);
 	stay_away();
 	return unused;
 }
 
-static void *submit_behind_a_drain(void *unused)
+static void *submit_after_a_drain(void *unused)
 {
 	own_directory();
-	submit_behind_a_read(0, IOSQE_IO_DRAIN);
+	submit_after_a_read(0, IOSQE_IO_DRAIN);
 	stay_away();
 	return unused;
 }
@@ -208,7 +208,7 @@ static void a_chain_that_nobody_waits_for(void)
 {
 	completed_by_others(submit_chain, 0);
 	completed_by_others(submit_asynchronous_chain, 0);
-	completed_by_others(submit_behind_a_drain, 0);
+	completed_by_others(submit_after_a_drain, 0);
 }
 
 /* Another thread is in io_uring_enter(2) when the READ completes. */
@@ -216,7 +216,7 @@ static void a_chain_that_another_thread_waits_for(void)
 {
 	completed_by_others(submit_chain, 1);
 	completed_by_others(submit_asynchronous_chain, 1);
-	completed_by_others(submit_behind_a_drain, 1);
+	completed_by_others(submit_after_a_drain, 1);
 }
 
 /* Each of the two requests waits for the other, so they need two threads with the same identity. */

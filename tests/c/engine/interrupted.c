@@ -17,14 +17,14 @@ static int ends[2], null, forks;
 
 static void (*in_handler)(void);
 /* Whether the handler has run, and whether all SQEs that its thread submits were consumed by then. */
-static volatile sig_atomic_t ran, behind;
+static volatile sig_atomic_t ran, after;
 
 static void on_alarm(int signal)
 {
 	int saved = errno;
 
 	(void)signal;
-	behind = ring.ring_fd && *ring.sq.khead == *ring.sq.ktail;
+	after = ring.ring_fd && *ring.sq.khead == *ring.sq.ktail;
 	ran = 1;
 	in_handler();
 	errno = saved;
@@ -39,7 +39,7 @@ static long interrupted_after(long us, long (*call)(void))
 	long answer;
 	int error;
 
-	ran = behind = 0;
+	ran = after = 0;
 	CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 	sigprocmask(SIG_UNBLOCK, &alarms, NULL);
 	answer = call();
@@ -48,7 +48,7 @@ static long interrupted_after(long us, long (*call)(void))
 	CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
 	sigtimedwait(&alarms, NULL, &now);
 	if (!ran) {
-		behind = 1;
+		after = 1;
 		in_handler();
 	}
 	errno = error;
@@ -76,7 +76,7 @@ static void rounds(void (*round)(long us))
 	CHECK(clock_gettime(CLOCK_MONOTONIC, &begin) == 0);
 	for (int number = 0, hits = 0; hits < HITS; number++) {
 		round(1 + number * 7 % 300);
-		hits += ran && behind;
+		hits += ran && after;
 		CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0 && now.tv_sec - begin.tv_sec < LONG_MS / 1000);
 	}
 }
@@ -122,7 +122,7 @@ static void round_of_numbers(long us)
 	write_all(ends[1], "xy");
 	take_all(NOPS, results);
 	CHECK(answer(results[0]) == 0 && answer(results[1]) == 1);
-	CHECK(answer(results[2]) == behind); /* another result would come from /dev/null, or from a file that was shut down */
+	CHECK(answer(results[2]) == after); /* another result would come from /dev/null, or from a file that was shut down */
 	CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
 }
 
@@ -226,9 +226,9 @@ static void round_of_rings(long us)
 	prepare_nops(NOPS);
 	publish(&ring);
 	consumed = interrupted_after(us, enter);
-	CHECK(behind ? consumed == NOPS : consumed == -1 && errno == EBADF);
-	CHECK(*ring.sq.ktail - *ring.sq.khead == (behind ? 0 : NOPS));
-	CHECK(!behind || io_uring_cq_ready(&ring) == NOPS);
+	CHECK(after ? consumed == NOPS : consumed == -1 && errno == EBADF);
+	CHECK(*ring.sq.ktail - *ring.sq.khead == (after ? 0 : NOPS));
+	CHECK(!after || io_uring_cq_ready(&ring) == NOPS);
 	CHECK(munmap(ring.sq.sqes, ring.sq.ring_entries * sizeof(struct io_uring_sqe)) == 0);
 	CHECK(munmap(ring.sq.ring_ptr, ring.sq.ring_sz) == 0);
 	CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
@@ -248,7 +248,7 @@ static void enter_in_handler(void)
 	unsigned flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
 	int answer = syscall(__NR_io_uring_enter, ring.ring_fd, 0, 1, flags, &wait, sizeof(wait));
 
-	CHECK(behind ? answer == 0 : answer == -1 && errno == ETIME);
+	CHECK(after ? answer == 0 : answer == -1 && errno == ETIME);
 }
 
 static void register_in_handler(void)
@@ -303,7 +303,7 @@ static void fork_in_handler(void)
 {
 	child = fork();
 	CHECK(child >= 0);
-	if (child == 0 && !behind) /* its parent submits those SQEs */
+	if (child == 0 && !after) /* its parent submits those SQEs */
 		read_with_an_own_ring();
 }
 
@@ -358,7 +358,7 @@ static void round_of_jumps(long us)
 	publish(&ring);
 	if (sigsetjmp(before_the_call, 1) == 0)
 		CHECK(interrupted_after(us, enter) == NOPS);
-	else if (!behind)
+	else if (!after)
 		CHECK(enter() == NOPS);
 	take_nops();
 }
@@ -477,11 +477,11 @@ static void io_destroys(void)
 	}
 }
 
-static volatile sig_atomic_t ran_behind;
+static volatile sig_atomic_t ran_after;
 
-static void count_behind(void)
+static void count_after(void)
 {
-	ran_behind += *ring.sq.khead == *ring.sq.ktail;
+	ran_after += *ring.sq.khead == *ring.sq.ktail;
 }
 
 static long enter_and_wait(void)
@@ -498,15 +498,15 @@ static void round_of_waits(long us)
 
 	if (!ring.ring_fd)
 		init_ring(&ring, 4096, 0);
-	in_handler = count_behind;
+	in_handler = count_after;
 	prepare_nops(NOPS);
 	publish(&ring);
-	ran = behind = ran_behind = 0;
+	ran = after = ran_after = 0;
 	CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 	sigprocmask(SIG_UNBLOCK, &alarms, NULL);
 	CHECK(enter_and_wait() == NOPS);
 	sigprocmask(SIG_BLOCK, &alarms, NULL);
-	CHECK(ran_behind == 1);
+	CHECK(ran_after == 1);
 	CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
 	sigtimedwait(&alarms, NULL, &now);
 	io_uring_cq_advance(&ring, io_uring_cq_ready(&ring));

@@ -30,7 +30,7 @@ static struct io_uring ring;
 static void end_somehow(int round)
 {
 	static void (*const ends[])(struct made *) = {
-		by_exit, by_close, by_close_behind_unmapping, by_dropping_duplicates, by_replacing, by_closing_a_range,
+		by_exit, by_close, by_close_after_unmapping, by_dropping_duplicates, by_replacing, by_closing_a_range,
 		by_exit_of_a_thread,
 	};
 	struct made made;

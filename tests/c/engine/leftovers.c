@@ -82,9 +82,9 @@ static void close_leaves_nothing(void)
 	leaves_nothing(by_close, RINGS);
 }
 
-static void close_behind_unmapping_leaves_nothing(void)
+static void close_after_unmapping_leaves_nothing(void)
 {
-	leaves_nothing(by_close_behind_unmapping, RINGS);
+	leaves_nothing(by_close_after_unmapping, RINGS);
 }
 
 static void dropping_duplicates_leaves_nothing(void)
@@ -127,7 +127,7 @@ static void no_files_are_left(void)
 
 CASES({"exit", exit_leaves_nothing},
       {"close", close_leaves_nothing},
-      {"close-behind-unmapping", close_behind_unmapping_leaves_nothing},
+      {"close-after-unmapping", close_after_unmapping_leaves_nothing},
       {"duplicates", dropping_duplicates_leaves_nothing},
       {"replaced", replacing_leaves_nothing},
       {"range", closing_a_range_leaves_nothing},

@@ -145,7 +145,7 @@ static void a_dropped_duplicate_leaves_nothing(void)
 	leaves_nothing(by_dropping_a_duplicate, 0);
 }
 
-static void a_drain_behind_a_pending_read_leaves_nothing(void)
+static void a_drain_after_a_pending_read_leaves_nothing(void)
 {
 	leaves_nothing(by_exit, 1);
 }
@@ -249,7 +249,7 @@ CASES({"close-by-threads", threads_close_through_rings_of_their_own},
       {"leak-syscall", close_by_syscall_leaves_nothing},
       {"leak-instruction", close_by_instruction_leaves_nothing},
       {"leak-duplicate", a_dropped_duplicate_leaves_nothing},
-      {"leak-drain", a_drain_behind_a_pending_read_leaves_nothing},
+      {"leak-drain", a_drain_after_a_pending_read_leaves_nothing},
       {"late-connect", a_late_connect_reaches_no_other_ring},
       {"registered", a_registered_ring_outlives_its_number},
       {"duplicate", a_duplicate_keeps_level_readiness},

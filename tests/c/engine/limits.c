@@ -212,7 +212,7 @@ static void alone(void)
 
 /* The limit permits one thread in addition to the program's, and that thread sleeps in a call. A later request waits
  * until another thread is permitted. */
-static void behind_a_sleeper(void)
+static void after_a_sleeper(void)
 {
 	const unsigned flags[] = {0, DEFERRED};
 
@@ -534,7 +534,7 @@ int main(int argc, char **argv)
 {
 	static const struct test cases[] = {
 	    {"alone", alone},
-	    {"behind-a-sleeper", behind_a_sleeper},
+	    {"after-a-sleeper", after_a_sleeper},
 	    {"no-helper", no_helper},
 	    {"family", family},
 	    {"quiet", quiet},

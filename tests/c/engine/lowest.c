@@ -21,7 +21,7 @@ static void take_lowest(struct io_uring *ring, unsigned count, int ms)
 
 /* A worker completes an FSYNC. Because of `flags` and `more_flags` a READ comes after it, and then waits for a pipe. No
  * thread is in io_uring_enter(2). */
-static void wait_behind_worker(int flags, int more_flags)
+static void wait_after_worker(int flags, int more_flags)
 {
 	char name[] = "lowest-XXXXXX", byte;
 	int file = mkstemp(name), ends[2];
@@ -47,9 +47,9 @@ static void wait_behind_worker(int flags, int more_flags)
 
 static void waits_of_workers(void)
 {
-	wait_behind_worker(0, IOSQE_ASYNC);
-	wait_behind_worker(IOSQE_IO_LINK, 0);
-	wait_behind_worker(0, IOSQE_IO_DRAIN);
+	wait_after_worker(0, IOSQE_ASYNC);
+	wait_after_worker(IOSQE_IO_LINK, 0);
+	wait_after_worker(0, IOSQE_IO_DRAIN);
 }
 
 /* The program closes a file while a request uses it. Once the request has ended, the file is no longer open. */

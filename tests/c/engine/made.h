@@ -160,7 +160,7 @@ static void by_close(struct made *made)
 	unmap(made);
 }
 
-static void by_close_behind_unmapping(struct made *made)
+static void by_close_after_unmapping(struct made *made)
 {
 	unmap(made);
 	CHECK(close(made->fd) == 0);

@@ -201,17 +201,17 @@ static void stay_away(void)
 		usleep(1000);
 }
 
-static unsigned behind_flags, read_flags;
+static unsigned after_flags, read_flags;
 
 /* A READ that waits, and after it a WRITE. */
-static void submit_behind_a_read(void)
+static void submit_after_a_read(void)
 {
 	struct io_uring_sqe *sqe;
 
 	prepare_read(&ring, pipes[0], byte, 1, 1)->flags |= read_flags;
 	sqe = next_sqe(&ring);
 	prepare_write(sqe, files[0]);
-	sqe->flags |= behind_flags;
+	sqe->flags |= after_flags;
 	sqe->user_data = 2;
 	submit(&ring, 2);
 }
@@ -219,7 +219,7 @@ static void submit_behind_a_read(void)
 static void *submit_as_nobody(void *unused)
 {
 	become_nobody();
-	submit_behind_a_read();
+	submit_after_a_read();
 	stay_away();
 	return unused;
 }
@@ -228,7 +228,7 @@ static void *submit_as_nobody(void *unused)
 static void *submit_as_nobody_for_a_while(void *unused)
 {
 	CHECK(syscall(SYS_setresuid, -1, NOBODY, -1) == 0);
-	submit_behind_a_read();
+	submit_after_a_read();
 	CHECK(syscall(SYS_setresuid, -1, 0, -1) == 0);
 	write_all(pipes[1], "x");
 	expect(&ring, 1, 1);
@@ -245,14 +245,14 @@ static void wait_for_two(int in_enter)
 	expect(&ring, 2, 1);
 }
 
-static void completed_by_others(void *(*run)(void *), unsigned of_read, unsigned behind, int in_enter)
+static void completed_by_others(void *(*run)(void *), unsigned of_read, unsigned after, int in_enter)
 {
 	pthread_t thread;
 
 	open_files();
 	submitted = stop = 0;
 	read_flags = of_read;
-	behind_flags = behind;
+	after_flags = after;
 	CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
 	while (!submitted)
 		usleep(1000);
@@ -274,7 +274,7 @@ static void what_waits_its_turn_is_the_submitters(void)
 	}
 	open_files();
 	read_flags = 0;
-	behind_flags = IOSQE_IO_DRAIN;
+	after_flags = IOSQE_IO_DRAIN;
 	in_a_thread(submit_as_nobody_for_a_while);
 	CHECK(!keeps_bit(files[0]));
 	end();

@@ -123,7 +123,7 @@ static void around(int flags)
 	CHECK(close_all(from, ~0U, flags) == 0);
 }
 
-static void behind(void)
+static void after(void)
 {
 	closefrom((ring.fd > pipes[1] ? ring.fd : pipes[1]) + 1);
 }
@@ -180,7 +180,7 @@ static void close_by(const char *how, int foreign)
 	else if (!strcmp(how, "range-unshare"))
 		around(CLOSE_RANGE_UNSHARE);
 	else if (!strcmp(how, "closefrom"))
-		behind();
+		after();
 	else if (!strcmp(how, "singly"))
 		singly(foreign);
 	else if (!strcmp(how, "refused"))

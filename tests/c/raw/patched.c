@@ -12,20 +12,20 @@
 long enter(long fd, long submit, long wait, long flags, long set, long size);
 long enter_straddling(long fd, long submit, long wait, long flags, long set, long size);
 long enter_apart(long fd, long submit, long wait, long flags, long set, long size);
-long enter_behind(long fd, long submit, long wait, long flags, long set, long size);
+long enter_after(long fd, long submit, long wait, long flags, long set, long size);
 long enter_moved(long fd, long submit, long flags, long wait, long set, long size);
-long enter_behind_moved(long fd, long submit, long flags, long wait, long set, long size);
+long enter_after_moved(long fd, long submit, long flags, long wait, long set, long size);
 long enter_loaded(const long arguments[5], const long *size);
 long any_call(long fd, long submit, long wait, long flags, long set, long number);
 extern const unsigned char enter_call[], straddling_or[], apart_call[], moved_load[], moved_call[], loaded_load[],
 	loaded_size[], any_size[];
-__asm__(".text\n.globl enter, enter_straddling, enter_apart, enter_behind, enter_moved, enter_behind_moved\n"
+__asm__(".text\n.globl enter, enter_straddling, enter_apart, enter_after, enter_moved, enter_after_moved\n"
 	/* The call's fourth argument is the function's third, so the instructions in between have to be done. */
 	".p2align 6\nenter_moved: mov %rdx, %r10\n.p2align 3\nmoved_load: mov $426, %eax\nmov %ecx, %edx\nxor %r8d, %r8d\n"
 	"moved_call: syscall\nret\n"
-	".p2align 6\nenter_behind_moved: mov %rdx, %r10\nmov $426, %eax\nmov %ecx, %edx\njmp moved_call\n"
+	".p2align 6\nenter_after_moved: mov %rdx, %r10\nmov $426, %eax\nmov %ecx, %edx\njmp moved_call\n"
 	".p2align 6\nenter: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\nenter_call: syscall\nret\n"
-	".p2align 6\nenter_behind: mov %rcx, %r10\nmov $426, %eax\njmp enter_call\n"
+	".p2align 6\nenter_after: mov %rcx, %r10\nmov $426, %eax\njmp enter_call\n"
 	/* A jump at the `or` that keeps the byte after the `or`, 0xb8, as its last byte would lead 1.2 GB down. */
 	".p2align 6\nenter_straddling: mov %rcx, %r10\npush %r11\npop %r11\nnop\nstraddling_or: or $0, %r10d\n"
 	"mov $426, %eax\nsyscall\nret\n"
@@ -69,9 +69,9 @@ static long by_moved(long fd, long submit, long wait, long flags, long set, long
 	return enter_moved(fd, submit, flags, wait, set, size);
 }
 
-static long behind_moved(long fd, long submit, long wait, long flags, long set, long size)
+static long after_moved(long fd, long submit, long wait, long flags, long set, long size)
 {
-	return enter_behind_moved(fd, submit, flags, wait, set, size);
+	return enter_after_moved(fd, submit, flags, wait, set, size);
 }
 
 static long by_loaded(long fd, long submit, long wait, long flags, long set, long size_of_set)
@@ -112,7 +112,7 @@ static void shapes(void)
 	CHECK(!is_patched(enter_call)); /* not worth it yet */
 	nops(&ring, 300);
 	expect_patched(enter_call);
-	nops_by(enter_behind, &ring, 300);
+	nops_by(enter_after, &ring, 300);
 	nops_by(enter_straddling, &ring, 300);
 	expect_patched(straddling_or + 5);
 	nops_by(enter_straddling, &ring, 300);
@@ -125,7 +125,7 @@ static void shapes(void)
 	nops_by(by_moved, &ring, 300);
 	expect_patched(moved_load + 5);
 	nops_by(by_moved, &ring, 300);
-	nops_by(behind_moved, &ring, 300);
+	nops_by(after_moved, &ring, 300);
 	/* The set of signals is cleared in between. */
 	CHECK(enter_moved(ring.fd, 0, IORING_ENTER_GETEVENTS, 0, 1, 0) == 0);
 	CHECK(enter_moved(ring.fd, 0, 1 << 30, 0, 0, 0) == -EINVAL);

@@ -340,7 +340,7 @@ impl Untouched {
     /// Makes a file, both ends of a pipe and an eventfd, numbered after the descriptors that the process was started
     /// with.
     fn make() -> Untouched {
-        let expect = |fd: c_int, number: c_int| assert_eq!(fd, number, "descriptors begin behind {PROGRESS_FD}");
+        let expect = |fd: c_int, number: c_int| assert_eq!(fd, number, "descriptors begin after {PROGRESS_FD}");
         // SAFETY: constant names, a local for two numbers and a constant to write from.
         unsafe {
             libc::close_range(UNTOUCHED_FD as u32, 3000, 0);

@@ -29,13 +29,13 @@
 /* A generic wrapper like Go's: the number is set elsewhere, and a comparison follows, whose bytes are the upper part of the
  * jump's distance. */
 long generic(long number, long a, long b, long c, long d, long e, long f);
-extern char generic_site[], generic_behind[];
+extern char generic_site[], generic_after[];
 __asm__(".text\n.p2align 4\n"
         "generic:\n"
         "mov %rdi, %rax\nmov %rsi, %rdi\nmov %rdx, %rsi\nmov %rcx, %rdx\nmov %r8, %r10\nmov %r9, %r8\n"
         "mov 8(%rsp), %r9\n.p2align 3\n"
         "generic_site:\nsyscall\n"
-        "generic_behind:\ncmp $0xfffffffffffff001, %rax\n"
+        "generic_after:\ncmp $0xfffffffffffff001, %rax\n"
         "ret\n");
 
 struct seen {
@@ -95,8 +95,8 @@ static int handled, pipes[2], inside;
 static void tell(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)info;
     greg_t *gregs = ((ucontext_t *)context)->uc_mcontext.gregs;
-    if (gregs[REG_RIP] == (greg_t)generic_behind) {
-        inside += gregs[REG_RAX] == -EINTR && gregs[REG_RCX] == (greg_t)generic_behind;
+    if (gregs[REG_RIP] == (greg_t)generic_after) {
+        inside += gregs[REG_RAX] == -EINTR && gregs[REG_RCX] == (greg_t)generic_after;
     } else {
         inside += gregs[REG_RIP] == (greg_t)generic_site && gregs[REG_RAX] == SYS_read;
     }

@@ -82,7 +82,7 @@ fn damaged_and_foreign_elf_files_are_refused() {
         ("object", with(|bytes| bytes[16] = 1), "no program"),
         ("no_segments", elf(&[[4, 4, 0, 0, 0, 0]]), "segments are damaged"),
         ("overlapping", elf(&[sound, [1, 6, 0, 0x40_0000, 120, 120]]), "segments are damaged"),
-        ("behind_the_end", elf(&[[1, 5, 0, 0x40_0000, 1 << 20, 1 << 20]]), "segments are damaged"),
+        ("after_the_end", elf(&[[1, 5, 0, 0x40_0000, 1 << 20, 1 << 20]]), "segments are damaged"),
         ("wraps", elf(&[[1, 5, 0, 0xffff_ffff_ffff_f000, 120, 0x2000]]), "segments are damaged"),
         ("unaligned", elf(&[[1, 5, 1, 0x40_0000, 100, 100]]), "segments are damaged"),
         ("taken", elf(&[[1, 5, 0, 0x40_0000, 120, 0x7ff0_0000_0000]]), "cannot be mapped"),

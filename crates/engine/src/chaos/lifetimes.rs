@@ -135,9 +135,9 @@ impl Memory {
         let mut bytes = filled(0u8, BYTES_MAX - room).ok().filter(|bytes| !bytes.is_empty())?;
         let mut rest = &mut bytes[..];
         for [address, length] in &ranges {
-            let (range, behind) = rest.split_at_mut(*length);
+            let (range, after) = rest.split_at_mut(*length);
             user_read_slice(*address as u64, range).ok()?;
-            rest = behind;
+            rest = after;
         }
         let was_poisoned = first_poisoned(&ranges).is_some();
         Some(Memory { ranges, parts, bytes, registered, was_poisoned })
@@ -153,15 +153,15 @@ impl Memory {
         let (data, parts) = self.data_and_parts();
         let (mut rest, mut left) = (inlet, count);
         for [address, length] in data {
-            let (range, behind) = rest.split_at(*length);
+            let (range, after) = rest.split_at(*length);
             user_write_slice(*address as u64, &range[..left.min(*length)])?;
             left = left.saturating_sub(*length);
-            rest = behind;
+            rest = after;
         }
         for [address, length] in parts {
-            let (range, behind) = rest.split_at(*length);
+            let (range, after) = rest.split_at(*length);
             user_write_slice(*address as u64, range)?;
-            rest = behind;
+            rest = after;
         }
         Ok(())
     }

@@ -186,15 +186,15 @@ impl RingGuard {
         if submission.waiting.is_empty() && submission.workers.is_none() {
             return None;
         }
-        let mut behind = BTreeSet::new();
+        let mut after = BTreeSet::new();
         for call in &self.calls.left {
             let mut next = self.slab.get(Id::from_word(call.job.request)).and_then(|request| request.next);
             while let Some(id) = next {
-                behind.insert(id);
+                after.insert(id);
                 next = self.slab.get(id).and_then(|request| request.next);
             }
         }
-        self.submission = submission.split(|id| behind.contains(&id)).map(Box::new);
+        self.submission = submission.split(|id| after.contains(&id)).map(Box::new);
         Some(submission)
     }
 

@@ -206,8 +206,8 @@ impl RingGuard {
         if request.is_timed_from_first_result() {
             return;
         }
-        let behind = self.slab[next].next.take();
-        self.slab[id].next = behind;
+        let after = self.slab[next].next.take();
+        self.slab[id].next = after;
         self.slab[id].guard = Some(next);
         self.slab[next].guarded = Some(id);
         self.start_timer(next);
@@ -312,9 +312,9 @@ impl RingGuard {
             let guards =
                 self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
             let next = if guards {
-                let behind = self.slab[next].next.take();
+                let after = self.slab[next].next.take();
                 self.end_in_turn(next, self.result_of_unarmed(next, result), false);
-                behind
+                after
             } else {
                 Some(next)
             };

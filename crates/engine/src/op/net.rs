@@ -561,7 +561,7 @@ impl Address {
         let mut seen = [0; 6];
         let Some(family) = self.0.first_chunk() else { return seen };
         seen[0] = u16::from_ne_bytes(*family).into();
-        // `struct sockaddr_in` has the address behind the port, `struct sockaddr_in6` also the flow information.
+        // `struct sockaddr_in` has the address after the port, `struct sockaddr_in6` also the flow information.
         let (bytes, at, words) = match i32::from(u16::from_ne_bytes(*family)) {
             libc::AF_INET => (size_of::<libc::sockaddr_in>(), 4, 1),
             libc::AF_INET6 => (size_of::<libc::sockaddr_in6>(), 8, 4),

@@ -136,8 +136,8 @@ impl Waitid {
             return Ok(());
         }
         user_write_slice(self.info, &[info.signal, info.errno, info.code])?;
-        let behind = self.info.wrapping_add(PID_WORD as u64 * 4);
-        user_write_slice(behind, &[info.pid, info.uid as i32, info.status])
+        let after = self.info.wrapping_add(PID_WORD as u64 * 4);
+        user_write_slice(after, &[info.pid, info.uid as i32, info.status])
     }
 }
 

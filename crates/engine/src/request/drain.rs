@@ -22,7 +22,7 @@ pub struct Drain {
     /// A request inside a chain drains, so the request after that chain drains, too. Source: `drain_next`.
     pub(crate) next: bool,
     /// The present request is the first after a chain with a request inside that drains.
-    drains_behind_chain: bool,
+    drains_after_chain: bool,
     /// True if a request of the present submission has bypassed the queue. In the kernel such a request counts as
     /// in flight until the whole submission is done.
     pub(crate) passed_by: bool,
@@ -52,7 +52,7 @@ impl Drain {
     /// Called for the next request while draining is on. The request may still be refused. `in_chain` says that earlier
     /// requests of its chain exist.
     pub fn begin_queued(&mut self, in_chain: bool) {
-        self.drains_behind_chain = !in_chain && core::mem::take(&mut self.next);
+        self.drains_after_chain = !in_chain && core::mem::take(&mut self.next);
     }
 
     /// Sends the request last passed to [`begin_queued`](Self::begin_queued) through the queue.
@@ -60,7 +60,7 @@ impl Drain {
         if self.active {
             request.send_to_worker();
         }
-        if self.drains_behind_chain {
+        if self.drains_after_chain {
             request.flags |= IOSQE_IO_DRAIN;
         }
     }
@@ -68,7 +68,7 @@ impl Drain {
     /// Returns the `IOSQE_*` flags that that request gets.
     pub fn flags(&self) -> u8 {
         let active = if self.active { IOSQE_ASYNC } else { 0 };
-        let drains = if self.drains_behind_chain { IOSQE_IO_DRAIN } else { 0 };
+        let drains = if self.drains_after_chain { IOSQE_IO_DRAIN } else { 0 };
         active | drains
     }
 

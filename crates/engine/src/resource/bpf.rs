@@ -259,10 +259,10 @@ fn test(number: u32) -> Option<Test> {
 /// Checks that every jump leads to an instruction, and that the last instruction ends the program.
 fn check_jumps(steps: &[Step]) -> Result<(), Errno> {
     let leads_on = steps.iter().enumerate().all(|(at, step)| {
-        let behind = steps.len() - at - 1;
+        let after = steps.len() - at - 1;
         match step {
-            Step::Jump(count) => *count < behind,
-            Step::Branch(_, _, counts) => counts.iter().all(|count| *count < behind),
+            Step::Jump(count) => *count < after,
+            Step::Branch(_, _, counts) => counts.iter().all(|count| *count < after),
             _ => true,
         }
     });

@@ -304,9 +304,9 @@ impl Files {
             self.hint = start;
         }
         let free = |slots: Range<usize>| slots.into_iter().find(|slot| self.slots[*slot].is_none());
-        let behind = free(self.hint..end);
-        if behind.is_some() || self.hint == start {
-            return behind;
+        let after = free(self.hint..end);
+        if after.is_some() || self.hint == start {
+            return after;
         }
         let before = free(start..self.hint);
         self.hint = start;

@@ -232,7 +232,7 @@ impl Batch {
             let place = place as u32;
             let state = match place.checked_sub(room) {
                 None => RECORD_IN_CQ | u64::from(tail.wrapping_add(place)),
-                Some(behind) => RECORD_IN_BACKLOG | u64::from(backlog_tail.wrapping_add(behind)),
+                Some(after) => RECORD_IN_BACKLOG | u64::from(backlog_tail.wrapping_add(after)),
             };
             // Release pairs with the Acquire load of `PostLock::repair`.
             control.record(chunk.into(), index.into()).state.store(state, Ordering::Release);

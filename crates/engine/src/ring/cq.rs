@@ -218,8 +218,8 @@ impl RingGuard {
         point(Point::Post);
         let tail = post.cq_tail();
         let room = batch.room(view, tail, control.header().shared.load(Ordering::Relaxed) != 0);
-        let is_behind = FULL | (post.backlog() != 0) | !spill.is_empty();
-        let (room, before) = (if is_behind { 0 } else { room }, tail);
+        let is_after = FULL | (post.backlog() != 0) | !spill.is_empty();
+        let (room, before) = (if is_after { 0 } else { room }, tail);
         let (tail, overflowed) = batch.place(&mut post, view, (tail, room), queue);
         post.advance(tail, 0);
         let _ = view.store(word::CQ_TAIL, tail);

@@ -276,7 +276,7 @@ fn small_reads_that_cannot_be_attempted_are_made_by_one_worker() {
 /// A ring is closed while a worker has a request with a successor. The successor ends, and the worker's result does not
 /// look for it.
 #[test]
-fn a_request_linked_behind_a_workers_ends_with_its_ring() {
+fn a_request_linked_after_a_workers_ends_with_its_ring() {
     let program = Program::starting_at(0);
     let mut guard = program.ring().lock().expect("the ring");
     let admit = |guard: &mut RingGuard, opcode, user_data| {
@@ -284,15 +284,15 @@ fn a_request_linked_behind_a_workers_ends_with_its_ring() {
         guard.admit(request, Uncompleted::new(program.ring(), user_data, None))
     };
     let id = admit(&mut guard, Opcode::Fsync, 7);
-    let behind = admit(&mut guard, Opcode::Nop, 8);
-    guard.slab[id].next = Some(behind);
+    let after = admit(&mut guard, Opcode::Nop, 8);
+    guard.slab[id].next = Some(after);
     let of: (&'static dyn Origin, u64, u64) = (program.ring(), guard.cookie, id.to_word());
     let job = Job::new(of, (Opcode::Fsync, Op::default()), (-1, None), Approach::Plain, None);
     guard.slab.queue(id, job.clone());
     assert!(job.begin());
     guard.close();
     guard.abandon_requests();
-    assert!(guard.slab.get(id).is_some() && guard.slab.get(behind).is_none());
+    assert!(guard.slab.get(id).is_some() && guard.slab.get(after).is_none());
     *job.verdict.lock().expect("nobody has it") = Some(Verdict::Done(0));
     guard.receive(job);
     assert!(guard.slab.get(id).is_none());

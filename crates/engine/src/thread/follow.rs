@@ -196,9 +196,9 @@ pub fn follow(copy: Copy, of_process: bool) -> bool {
     let followed = FOLLOWED.load(Ordering::Relaxed);
     let call = &CALLS[followed as usize % KEPT];
     // Not freed if a thread that sleeps forever, 32 calls late, may still read it.
-    let is_behind =
+    let is_after =
         |follower: &Follower| followed.wrapping_sub(follower.made.load(Ordering::Acquire)) >= KEPT as u32;
-    let is_read = list.iter().any(is_behind);
+    let is_read = list.iter().any(is_after);
     let Copy { number, args, words } = copy;
     let memory = Box::leak(words.into_boxed_slice()); // its capacity is its length already
     let (words, memory) = (memory.len(), memory.as_mut_ptr());

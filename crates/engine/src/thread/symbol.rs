@@ -66,8 +66,8 @@ pub fn next_after(own: usize, name: &CStr) -> Option<usize> {
     // SAFETY: the loader's list contains only loaded objects.
     let found = |object: &'static LinkMap| unsafe { Tables::at(object.base, object.dynamic)?.find(name) };
     let is_other = |object: &&'static LinkMap| !core::ptr::eq(*object, ours);
-    let behind = core::iter::successors(ours.next(), |object| object.next()).find_map(found);
-    behind.or_else(|| objects().take_while(is_other).find_map(found))
+    let after = core::iter::successors(ours.next(), |object| object.next()).find_map(found);
+    after.or_else(|| objects().take_while(is_other).find_map(found))
 }
 
 /// The beginning of `struct link_map` of link.h.
@@ -292,8 +292,8 @@ mod tests {
     }
 
     #[test]
-    fn functions_behind_an_object_are_found() {
-        let program = functions_behind_an_object_are_found as *const () as usize;
+    fn functions_after_an_object_are_found() {
+        let program = functions_after_an_object_are_found as *const () as usize;
         assert_eq!(next_after(program, c"pthread_create"), Some(libc::pthread_create as *const () as usize));
         // libc's own name for it is not found after libc, so the search starts again at the beginning.
         let libcs = libc::getpid as *const () as usize;

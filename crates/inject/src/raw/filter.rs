@@ -74,9 +74,9 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// True if the filter traps the instruction that ends at the address `behind`.
-    pub fn traps_at(&self, behind: usize) -> bool {
-        self.at.iter().any(|range| range.contains(behind))
+    /// True if the filter traps the instruction that ends at the address `return_address`.
+    pub fn traps_at(&self, return_address: usize) -> bool {
+        self.at.iter().any(|range| range.contains(return_address))
     }
 }
 
@@ -98,9 +98,12 @@ pub fn filters<'a>(
         }
     };
     let ranges = objects.into_iter().flat_map(|object| {
-        let behind =
-            object.sites.iter().map(|site| site + scan::SYSCALL.len()).filter(|behind| !are_trapped(*behind));
-        let at_sites = addresses(&object.code, behind, mask).filter(|range| !range.exact.is_empty());
+        let return_address = object
+            .sites
+            .iter()
+            .map(|site| site + scan::SYSCALL.len())
+            .filter(|return_address| !are_trapped(*return_address));
+        let at_sites = addresses(&object.code, return_address, mask).filter(|range| !range.exact.is_empty());
         let islands = object.islands.range();
         let in_islands = (!islands.is_empty()).then(|| addresses(&islands, [].into_iter(), u32::MAX));
         at_sites.chain(in_islands.into_iter().flatten())
@@ -152,12 +155,12 @@ impl Addresses {
 /// Returns an entry for each 4 GiB that the segment touches: one entry or two.
 fn addresses(
     code: &Range<usize>,
-    behind: impl Iterator<Item = usize> + Clone,
+    return_address: impl Iterator<Item = usize> + Clone,
     mask: u32,
 ) -> impl Iterator<Item = Addresses> {
     bpf::by_upper_half(code).map(move |(high, low)| {
         // Take only enough to see that they are too many for a program.
-        let here = behind.clone().filter(|at| (at >> 32) as u32 == high).take(2 * LIMIT);
+        let here = return_address.clone().filter(|at| (at >> 32) as u32 == high).take(2 * LIMIT);
         let mut exact: Vec<u32> = here.map(|at| at as u32 & mask).collect();
         exact.sort_unstable();
         exact.dedup();
@@ -400,7 +403,7 @@ mod tests {
         let exempt = [WINDOW + 0x8000..WINDOW + 0xa000, 0x7f13_0000_0000..0x7f13_0000_1000];
         let precision = Precision::PlaceInPage { exempt: &exempt };
         let built = filters(Calls::OnRings, precision, std::slice::from_ref(&plugin), |_| false);
-        let traps_at = |behind| built.iter().any(|filter| filter.traps_at(behind));
+        let traps_at = |return_address| built.iter().any(|filter| filter.traps_at(return_address));
         let programs: Vec<_> = built.iter().map(|filter| filter.program.clone()).collect();
         assert_eq!(programs.len(), 1);
         for base in [WINDOW, WINDOW + 0x7000, WINDOW + 0xa000, WINDOW + 0x3400_0000, WINDOW + 0xffff_0000] {

@@ -24,10 +24,10 @@ pub fn prepare() {
     ENABLED.store(!declined, Ordering::Relaxed);
 }
 
-/// Counts a trap of call `number` by the instruction that ends at `behind`. True if it is time to call [`apply`].
+/// Counts a trap of call `number` by the instruction that ends at `return_address`. True if it is time to call [`apply`].
 /// Async-signal-safe.
-pub fn is_due(number: i32, behind: usize) -> bool {
-    scan::is_ours(number as u64) && is_possible() && counters::count(behind)
+pub fn is_due(number: i32, return_address: usize) -> bool {
+    scan::is_ours(number as u64) && is_possible() && counters::count(return_address)
 }
 
 /// True if the program's environment permits patching.
@@ -45,21 +45,21 @@ pub fn is_possible() -> bool {
 pub fn forget_unmapped(objects: &[Object]) {
     Island::remove_unmapped(objects);
     counters::forget(
-        |behind| objects.iter().any(|object| object.code.contains(&(behind - scan::SYSCALL.len()))),
+        |return_address| objects.iter().any(|object| object.code.contains(&(return_address - scan::SYSCALL.len()))),
         // The object may have been mapped anew at the same place. If its jump is still there, hardly anything traps.
         Island::has_site_before,
     );
 }
 
-/// Makes calls by the `syscall` that ends at the address `behind` take a jump instead of a trap. This thread has
+/// Makes calls by the `syscall` that ends at the address `return_address` take a jump instead of a trap. This thread has
 /// trapped there, with a call of `number`. If the instruction cannot be patched, it keeps trapping, and the log says
 /// why. If another thread holds the lock, the instruction's traps are counted from zero again.
-pub fn apply(behind: usize, number: u32) {
+pub fn apply(return_address: usize, number: u32) {
     let reports_faults = island::guard_faults(); // first: it looks at the mask, which changes below
     let mask = set_mask(u64::MAX);
     match KNOWN.try_lock() {
         Some(known) => {
-            let site = behind - scan::SYSCALL.len();
+            let site = return_address - scan::SYSCALL.len();
             let objects = known.as_ref().map_or(&[][..], |known| &known.objects);
             if let Some(object) = objects.iter().find(|object| object.sites.contains(&site)) {
                 match patch::patch(object, site, &[number], When::Trapped, reports_faults) {
@@ -71,7 +71,7 @@ pub fn apply(behind: usize, number: u32) {
             }
         }
         // A thread is in dlopen: start counting again.
-        None => counters::restart(behind),
+        None => counters::restart(return_address),
     }
     set_mask(mask);
 }

@@ -28,12 +28,12 @@ fn all() -> impl Iterator<Item = &'static Filter> {
     filters.map(|filter| unsafe { filter.as_ref() })
 }
 
-/// True if a filter traps these calls by the `syscall` instruction that ends at the address `behind`.
-pub fn trap_at(calls: Calls, behind: usize) -> bool {
+/// True if a filter traps these calls by the `syscall` instruction that ends at the address `return_address`.
+pub fn trap_at(calls: Calls, return_address: usize) -> bool {
     if mutated(Mutation::FiltersPileUp) {
         return false;
     }
-    let trapped = |calls: Calls| all().any(|filter| filter.calls.include(calls) && filter.traps_at(behind));
+    let trapped = |calls: Calls| all().any(|filter| filter.calls.include(calls) && filter.traps_at(return_address));
     match calls {
         Calls::All => trapped(Calls::OnRings) && trapped(Calls::Waits),
         calls => trapped(calls),

@@ -44,7 +44,7 @@ pub struct Call {
     /// The address of the `syscall`.
     pub site: usize,
     /// The address after the `syscall`.
-    pub behind: usize,
+    pub return_address: usize,
     pub number: u64,
     /// The number with which the `syscall` traps.
     pub trapping: u64,
@@ -59,22 +59,22 @@ fn code_of(numbers: &[u32], moved: &[u8]) -> [u8; CODE_LENGTH] {
         end += bytes.len();
         end
     };
-    let field = |offset: usize, behind: usize| (offset - behind) as u8;
-    let mut behind = append(moved);
+    let field = |offset: usize, return_address: usize| (offset - return_address) as u8;
+    let mut return_address = append(moved);
     // For each: lea -number(%rax), %ecx; jrcxz to its code below
     for (index, number) in numbers.iter().enumerate() {
         let [a, b, c, d] = number.wrapping_neg().to_le_bytes();
         let over = (numbers.len() - 1 - index) * CHECK + BACK + index * GO;
-        behind = append(&[0x8d, 0x88, a, b, c, d, 0xe3, over as u8]);
+        return_address = append(&[0x8d, 0x88, a, b, c, d, 0xe3, over as u8]);
     }
     // notrack jmp *site(%rip)
     let site = offset_of!(Island, calls) + offset_of!(Call, site);
-    behind = append(&[0x3e, 0xff, 0x25, field(site, behind + BACK), 0, 0, 0]);
+    return_address = append(&[0x3e, 0xff, 0x25, field(site, return_address + BACK), 0, 0, 0]);
     // For each: lea call(%rip), %r11; jmp *entry(%rip)
     for index in 0..numbers.len() {
         let call = offset_of!(Island, calls) + index * size_of::<Call>();
-        append(&[0x4c, 0x8d, 0x1d, field(call, behind + 7), 0, 0, 0]);
-        behind = append(&[0xff, 0x25, field(offset_of!(Island, entry), behind + GO), 0, 0, 0]);
+        append(&[0x4c, 0x8d, 0x1d, field(call, return_address + 7), 0, 0, 0]);
+        return_address = append(&[0xff, 0x25, field(offset_of!(Island, entry), return_address + GO), 0, 0, 0]);
     }
     code
 }
@@ -96,8 +96,9 @@ impl Island {
             .into_iter()
             .find(|at| map_at(*at, size_of::<Self>()))
             .ok_or("there is no free page in reach of it")?;
-        let behind = site + SYSCALL.len();
-        let call = |number: u32| Call { site, behind, number: u64::from(number), trapping: trapping(number) };
+        let return_address = site + SYSCALL.len();
+        let call =
+            |number: u32| Call { site, return_address, number: u64::from(number), trapping: trapping(number) };
         let calls = core::array::from_fn(|index| call(numbers[index.min(numbers.len() - 1)]));
         let island = Self { code: code_of(numbers, moved), entry: patched as *const () as usize, calls };
         // SAFETY: the pages are new, writable, hold an aligned island, and no other thread knows them.
@@ -127,10 +128,11 @@ impl Island {
         }
     }
 
-    /// True if there is an island for the `syscall` that ends at the address `behind`.
-    pub fn has_site_before(behind: usize) -> bool {
+    /// True if there is an island for the `syscall` that ends at the address `return_address`.
+    pub fn has_site_before(return_address: usize) -> bool {
         // SAFETY: `build` has stored an island there, which stays until it is removed, under the same lock.
-        islands().any(|(address, _)| unsafe { (*(address as *const Self)).calls[0].behind } == behind)
+        islands()
+            .any(|(address, _)| unsafe { (*(address as *const Self)).calls[0].return_address } == return_address)
     }
 
     /// Finds an island that was built earlier for the same code, because the object was unmapped and mapped at the same
@@ -206,23 +208,29 @@ mod tests {
             at += length(&instruction);
             (instruction, at)
         };
-        let leads_to = |operand: Operand, behind: usize| match operand {
-            Operand::Disp { disp, .. } => behind.wrapping_add_signed(disp as isize),
+        let leads_to = |operand: Operand, return_address: usize| match operand {
+            Operand::Disp { disp, .. } => return_address.wrapping_add_signed(disp as isize),
             other => panic!("{other:?}"),
         };
         let (check, _) = next();
         let minus_number = Operand::Disp { base: RegSpec::rax(), disp: -426 };
         assert_eq!((check.opcode(), check.operand(1)), (Opcode::LEA, minus_number));
-        let (over, behind_over) = next();
+        let (over, after_over) = next();
         assert_eq!(over.opcode(), Opcode::JRCXZ);
-        let (back, behind_back) = next();
+        let (back, after_back) = next();
         let site = offset_of!(Island, calls) + offset_of!(Call, site);
-        assert_eq!((back.opcode(), leads_to(back.operand(0), behind_back)), (Opcode::JMP, site));
-        assert_eq!(over.operand(0), Operand::ImmediateI8 { imm: (behind_back - behind_over) as i8 });
-        let (call, behind) = next();
-        assert_eq!((call.opcode(), leads_to(call.operand(1), behind)), (Opcode::LEA, offset_of!(Island, calls)));
-        let (jump, behind) = next();
-        assert_eq!((jump.opcode(), leads_to(jump.operand(0), behind)), (Opcode::JMP, offset_of!(Island, entry)));
+        assert_eq!((back.opcode(), leads_to(back.operand(0), after_back)), (Opcode::JMP, site));
+        assert_eq!(over.operand(0), Operand::ImmediateI8 { imm: (after_back - after_over) as i8 });
+        let (call, return_address) = next();
+        assert_eq!(
+            (call.opcode(), leads_to(call.operand(1), return_address)),
+            (Opcode::LEA, offset_of!(Island, calls))
+        );
+        let (jump, return_address) = next();
+        assert_eq!(
+            (jump.opcode(), leads_to(jump.operand(0), return_address)),
+            (Opcode::JMP, offset_of!(Island, entry))
+        );
     }
 
     #[test]
@@ -241,12 +249,12 @@ mod tests {
             let Operand::ImmediateI8 { imm } = over.operand(0) else { panic!("{over:?}") };
             let at = (check + CHECK).wrapping_add_signed(imm as isize);
             let call = decode(&code, at).expect("lea");
-            let behind = at + length(&call);
-            let address = behind.wrapping_add_signed(disp(call.operand(1)));
+            let return_address = at + length(&call);
+            let address = return_address.wrapping_add_signed(disp(call.operand(1)));
             assert_eq!(address, offset_of!(Island, calls) + index * size_of::<Call>());
-            let jump = decode(&code, behind).expect("jmp");
+            let jump = decode(&code, return_address).expect("jmp");
             assert_eq!(
-                (behind + length(&jump)).wrapping_add_signed(disp(jump.operand(0))),
+                (return_address + length(&jump)).wrapping_add_signed(disp(jump.operand(0))),
                 offset_of!(Island, entry)
             );
         }

@@ -194,7 +194,7 @@ fn trap(known: &Known, first: usize, calls: Calls) -> bool {
     let Some(way) = way_to_trap() else { return false };
     // Calls that only matter with a ring could not be trapped later, for all threads.
     let calls = if way == Way::OnlyThread && calls == Calls::OnRings { Calls::All } else { calls };
-    let are_trapped = |behind| installed::trap_at(calls, behind);
+    let are_trapped = |return_address| installed::trap_at(calls, return_address);
     let mut all = true;
     for filter in filter::filters(calls, precision, &known.objects[first..], are_trapped) {
         if way.install(&filter.program).is_ok() {

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn patched() {
         ".cfi_startproc",
         ".cfi_signal_frame",
         ".cfi_def_cfa rsp, 0",
-        ".cfi_escape 0x10, 16, 3, 0x7b, {behind} + 128, 0",
+        ".cfi_escape 0x10, 16, 3, 0x7b, {return_address} + 128, 0",
         "endbr64",
         // If the thread is on its alternate signal stack, as far as that is known, go to the `syscall` itself, which
         // traps. During the check the flags are in rax.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn patched() {
         "mov [rax + {slot_flags}], rcx",
         "mov [rsp + {stack}], rax",
         "mov rax, [r11 + {number}]",
-        "mov rcx, [r11 + {behind}]",
+        "mov rcx, [r11 + {return_address}]",
         "mov [rsp + {rax}], rax",
         "mov [rsp + {rip}], rcx",
         save_registers!(),
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn patched() {
         number = const offset_of!(Call, number),
         site = const offset_of!(Call, site),
         trapping = const offset_of!(Call, trapping),
-        behind = const offset_of!(Call, behind),
+        return_address = const offset_of!(Call, return_address),
         frame = const stack::SIZE - size_of::<Registers>(),
         patch = const offset_of!(Registers, patch),
         patched = const PATCHED,

@@ -270,11 +270,11 @@ fn count(list: usize) -> Option<usize> {
     })?
 }
 
-/// Calls `then` with a copy of the list of strings at `list`, followed by `behind` null pointers. Does not call it if
+/// Calls `then` with a copy of the list of strings at `list`, followed by `extra` null pointers. Does not call it if
 /// the list cannot be read.
-fn with_copy(list: usize, behind: usize, then: &mut dyn FnMut(&mut [usize])) {
+fn with_copy(list: usize, extra: usize, then: &mut dyn FnMut(&mut [usize])) {
     let Some(count) = count(list) else { return };
-    with_words(count + behind, &mut |words| {
+    with_words(count + extra, &mut |words| {
         // SAFETY: initialized words; every bit pattern is a valid value.
         let own = unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<MaybeUninit<u64>>(), count) };
         if count == 0 || sys::read_program_into(list as *const u64, own) {

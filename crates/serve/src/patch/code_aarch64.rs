@@ -77,7 +77,7 @@ pub struct Code {
 struct Assembler {
     address: usize,
     /// The address after the `svc`.
-    behind: usize,
+    return_address: usize,
     next: usize,
     place: Place,
     code: Code,
@@ -118,7 +118,7 @@ impl Assembler {
 
     /// Continues in the program after its `svc`.
     fn continue_after_svc(&mut self) {
-        let word = jump(self.here(), self.behind);
+        let word = jump(self.here(), self.return_address);
         self.push(word, |_| {});
     }
 
@@ -140,7 +140,7 @@ fn pair_at(operation: u32, first: u32, offset: u32) -> u32 {
 /// Returns the instructions of the island at `address`, for the `svc` at `site`.
 pub fn code_at(address: usize, site: usize, plan: &Plan) -> Code {
     let code = Code { words: [0; WORDS], places: [Place::default(); WORDS], calls: [[0; 3]; NUMBERS] };
-    let mut island = Assembler { address, behind: site + 4, next: 0, place: Place::default(), code };
+    let mut island = Assembler { address, return_address: site + 4, next: 0, place: Place::default(), code };
     let count = plan.distinct();
     let numbers = &plan.numbers[..count];
     let head = 2 * count + 3;

@@ -55,11 +55,11 @@ pub fn restore(code: &mut [u8], base: usize) {
         let island = origin.island.load(Ordering::Acquire);
         let length = origin.length.load(Ordering::Relaxed);
         let offset = origin.address.load(Ordering::Relaxed).wrapping_sub(base);
-        let behind = base.wrapping_add(offset).wrapping_add(JUMP);
+        let return_address = base.wrapping_add(offset).wrapping_add(JUMP);
         let Some([0xe9, distance @ ..]) = code.get(offset..offset.saturating_add(JUMP)) else { continue };
         let distance = i32::from_le_bytes(distance.try_into().expect("four bytes"));
         // After dlclose(3) other code may be there.
-        if island == 0 || behind.wrapping_add_signed(distance as isize) != island {
+        if island == 0 || return_address.wrapping_add_signed(distance as isize) != island {
             continue;
         }
         if length == 0 {

@@ -371,7 +371,7 @@ fn bad_descriptor_is_ebadf(cx: &Context) {
 }
 
 #[case]
-fn recv_behind_another_that_waits_needs_a_buffer(cx: &Context) {
+fn recv_after_another_that_waits_needs_a_buffer(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 8]);
     let mut buffers = BufferRing::new(&ring, 1, 2, 8, 0);
     ring.go(sqe::recv(fd(&b), &mut room, 0).data(1));

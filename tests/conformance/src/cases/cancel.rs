@@ -323,7 +323,7 @@ fn cancel_of_a_connect(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn cancel_behind_what_completes_its_target_comes_too_late(cx: &Context) {
+fn cancel_after_what_completes_its_target_comes_too_late(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 8]);
     for between in [0, 1, 2] {
         ring.go(sqe::recv(fd(&b), &mut room, 0).data(1));
@@ -342,7 +342,7 @@ fn cancel_behind_what_completes_its_target_comes_too_late(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn poll_remove_behind_what_ends_the_poll_comes_too_late(cx: &Context) {
+fn poll_remove_after_what_ends_the_poll_comes_too_late(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     ring.go(sqe::poll_add(fd(&b), libc::POLLIN, 0).data(1));
     ring.expect_quiet();
@@ -351,7 +351,7 @@ fn poll_remove_behind_what_ends_the_poll_comes_too_late(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn next_of_a_chain_comes_behind_those_that_wait(cx: &Context) {
+fn next_of_a_chain_comes_after_those_that_wait(cx: &Context) {
     let ((a, b), mut ring, mut room, mut other) = (pair(), cx.ring(8), [0; 8], [0; 8]);
     ring.go(sqe::recv(fd(&b), &mut room, 0).data(1));
     ring.expect_quiet();

@@ -137,7 +137,7 @@ fn a_removed_poll_or_timeout_comes_last(cx: &Context) {
 }
 
 #[case]
-fn a_chain_behind_the_cancelled_comes_last(cx: &Context) {
+fn a_chain_after_the_cancelled_comes_last(cx: &Context) {
     let (pipe, mut buffer, mut ring) = (pipe(), [0; 8], cx.ring(8));
     let nop = prep(Opcode::Nop, 0, 0, 0, 0);
     let read = prep(Opcode::Read, fd(&pipe.0), address_mut(&mut buffer), 8, 0);
@@ -178,7 +178,7 @@ fn a_poll_that_was_removed_is_not(cx: &Context) {
 }
 
 #[case(undisturbed)]
-fn what_a_link_timeout_ends_comes_behind_it(cx: &Context) {
+fn what_a_link_timeout_ends_comes_after_it(cx: &Context) {
     let (pipe, mut buffer, short, mut ring) = (pipe(), [0; 8], ms(2), cx.ring(8));
     let read = prep(Opcode::Read, fd(&pipe.0), address_mut(&mut buffer), 8, 0);
     let nop = prep(Opcode::Nop, 0, 0, 0, 0);

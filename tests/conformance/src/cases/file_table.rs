@@ -309,7 +309,7 @@ fn install_async(cx: &Context) {
 }
 
 #[case(since = "5.19")]
-fn a_free_slot_is_looked_for_behind_the_last_change(cx: &Context) {
+fn a_free_slot_is_looked_for_after_the_last_change(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(4));
     ring.register_files(&[-1; 6]);
     let allocated = |ring: &mut Ring| ring.run(sqe::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).file_index(ANY));

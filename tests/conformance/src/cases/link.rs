@@ -579,7 +579,7 @@ fn no_free_slot_for_a_socket_does_not_break_the_chain(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn open_of_a_fifo_behind_what_waited_waits_for_nobody(cx: &Context) {
+fn open_of_a_fifo_after_what_waited_waits_for_nobody(cx: &Context) {
     let mut ring = cx.ring(4);
     // SAFETY: a C string.
     assert_eq!(unsafe { libc::mkfifo(c"fifo".as_ptr(), 0o600) }, 0);

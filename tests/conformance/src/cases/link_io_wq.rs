@@ -43,7 +43,7 @@ fn second_gives_up(cx: &Context, ring: &mut Ring) -> bool {
 }
 
 #[case(since = "5.6")]
-fn read_behind_a_punted_request_is_eagain(cx: &Context) {
+fn read_after_a_punted_request_is_eagain(cx: &Context) {
     let (event, mut ring, mut buffer) = (nonblocking(), cx.ring(8), [0u8; 8]);
     let read = sqe::read(fd(&event), &mut buffer, 0);
     gives_up(cx, &mut ring, read);
@@ -55,7 +55,7 @@ fn read_behind_a_punted_request_is_eagain(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn read_behind_a_punted_request_finds_what_is_there(cx: &Context) {
+fn read_after_a_punted_request_finds_what_is_there(cx: &Context) {
     let (event, file, mut ring, mut buffer) = (nonblocking(), file("f", b"x"), cx.ring(8), [0u8; 8]);
     let read = sqe::read(fd(&event), &mut buffer, 0);
     for _ in 0..6 {
@@ -66,7 +66,7 @@ fn read_behind_a_punted_request_finds_what_is_there(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn read_behind_an_inline_request_waits(cx: &Context) {
+fn read_after_an_inline_request_waits(cx: &Context) {
     let (event, mut ring, mut buffer) = (nonblocking(), cx.ring(8), [0u8; 8]);
     ring.go_all(&[sqe::nop().with(IOSQE_IO_LINK).data(1), sqe::read(fd(&event), &mut buffer, 0).data(2)]);
     assert_eq!(ring.wait_ordered(1), [(1, 0)]);
@@ -76,7 +76,7 @@ fn read_behind_an_inline_request_waits(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn blocking_read_behind_a_punted_request_waits(cx: &Context) {
+fn blocking_read_after_a_punted_request_waits(cx: &Context) {
     let (event, file, mut ring, mut buffer) = (eventfd(0, 0), file("f", b"x"), cx.ring(8), [0u8; 8]);
     let read = sqe::read(fd(&event), &mut buffer, 0);
     ring.go_all(&[fsync(&file).with(IOSQE_IO_LINK).data(1), read.data(2)]);
@@ -87,7 +87,7 @@ fn blocking_read_behind_a_punted_request_waits(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn read_behind_an_async_write_is_eagain(cx: &Context) {
+fn read_after_an_async_write_is_eagain(cx: &Context) {
     let (event, file, mut ring, mut buffer) = (nonblocking(), file("f", b"x"), cx.ring(8), [0u8; 8]);
     let write = sqe::write(fd(&file), b"abc", 0).with(IOSQE_IO_LINK | IOSQE_ASYNC);
     ring.go_all(&[write.data(1), sqe::read(fd(&event), &mut buffer, 0).data(2)]);
@@ -96,20 +96,20 @@ fn read_behind_an_async_write_is_eagain(cx: &Context) {
 }
 
 #[case]
-fn accept_behind_a_punted_request_is_eagain(cx: &Context) {
+fn accept_after_a_punted_request_is_eagain(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     listener.set_nonblocking(true).expect("nonblocking");
     gives_up(cx, &mut ring, sqe::accept(fd(&listener), 0));
 }
 
 #[case]
-fn epoll_wait_behind_a_punted_request_is_eagain(cx: &Context) {
+fn epoll_wait_after_a_punted_request_is_eagain(cx: &Context) {
     let (set, mut ring, mut events) = (epoll(), cx.ring(8), [0u64; 4]);
     gives_up(cx, &mut ring, prep(Opcode::EpollWait, fd(&set), address_mut(&mut events), 1, 0));
 }
 
 #[case(since = "5.19")]
-fn read_with_a_buffer_behind_a_punted_request_takes_it(cx: &Context) {
+fn read_with_a_buffer_after_a_punted_request_takes_it(cx: &Context) {
     let (event, file, mut ring) = (nonblocking(), file("f", b"x"), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 4, 16);
     let read = prep(Opcode::Read, fd(&event), 0, 0, 0).with(IOSQE_BUFFER_SELECT).buffer(1);
@@ -131,7 +131,7 @@ fn read_in_a_chain_cut_off_is_eagain(cx: &Context) {
 
 /// A failure goes to the submitter, who continues a hard link, unless the worker drops the request later.
 #[case]
-fn read_behind_one_that_failed_there_waits(cx: &Context) {
+fn read_after_one_that_failed_there_waits(cx: &Context) {
     let (event, file, mut ring, mut buffers) = (nonblocking(), file("f", b"x"), cx.ring(8), [[0u8; 8]; 2]);
     let [first, second] = &mut buffers;
     ring.go_all(&[
@@ -159,7 +159,7 @@ fn cancel_finds_itself(cx: &Context) {
 }
 
 #[case]
-fn cancel_behind_a_punted_request_finds_itself(cx: &Context) {
+fn cancel_after_a_punted_request_finds_itself(cx: &Context) {
     let (file, mut ring) = (file("f", b"x"), cx.ring(8));
     ring.go_all(&[fsync(&file).with(IOSQE_IO_LINK).data(1), sqe::cancel(2, 0).data(2)]);
     assert_eq!(ring.wait_ordered(1), [(1, 0)]);
@@ -169,7 +169,7 @@ fn cancel_behind_a_punted_request_finds_itself(cx: &Context) {
 
 /// A bundle may post several CQEs, which no worker's request does (`io_wq_submit_work`).
 #[case]
-fn bundle_behind_a_punted_request_is_cancelled(cx: &Context) {
+fn bundle_after_a_punted_request_is_cancelled(cx: &Context) {
     let (file, (a, b), mut ring) = (file("f", b"x"), pair(), cx.ring(8));
     let send = sqe::send(fd(&a), b"hello", 0).ioprio(IORING_RECVSEND_BUNDLE as u16);
     ring.go_all(&[fsync(&file).with(IOSQE_IO_LINK).data(1), send.data(2)]);

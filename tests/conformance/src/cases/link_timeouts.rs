@@ -6,7 +6,7 @@ topic!(since: "5.6", source: "io_uring_enter(2), io_uring/timeout.c");
 
 /// The LINK_TIMEOUT's CQE comes first, and both come before the call returns.
 #[case(undisturbed)]
-fn due_as_it_starts_behind_what_waits(cx: &Context) {
+fn due_as_it_starts_after_what_waits(cx: &Context) {
     let deferred = cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN != 0;
     let ((reader, _writer), (a, _b), mut bytes) = (pipe(), pair(), [0; 8]);
     let waiting = [

@@ -357,7 +357,7 @@ fn read_beside_one_that_found_nothing(cx: &Context) {
 
 /// The submission of a READ_MULTISHOT posts one CQE (`io_read_mshot`); task work posts the rest.
 #[case(undisturbed, since = "6.7")]
-fn read_goes_on_behind_its_submission(cx: &Context) {
+fn read_goes_on_after_its_submission(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
     writer.write_all(b"0123456789").expect("write");
@@ -367,7 +367,7 @@ fn read_goes_on_behind_its_submission(cx: &Context) {
 }
 
 #[case(undisturbed, since = "6.7")]
-fn read_goes_on_behind_what_was_ready_before(cx: &Context) {
+fn read_goes_on_after_what_was_ready_before(cx: &Context) {
     let ((first, second), mut ring) = ((pipe(), pipe()), cx.ring(8));
     let (mut writer, reader) = (&second.1, &second.0);
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -398,7 +398,7 @@ fn read_goes_on_no_more_once_cancelled(cx: &Context) {
 }
 
 #[case(since = "6.7")]
-fn async_read_begins_behind_its_submission(cx: &Context) {
+fn async_read_begins_after_its_submission(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
     writer.write_all(b"0123456789").expect("write");
@@ -504,7 +504,7 @@ fn nearly_full(cx: &Context) -> Ring {
 }
 
 /// Returns the CQEs that come after the NOPs of [`nearly_full`].
-fn behind_the_nops(ring: &mut Ring) -> Vec<Cqe> {
+fn after_the_nops(ring: &mut Ring) -> Vec<Cqe> {
     // The kernel runs task work in an enter.
     ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
     std::thread::sleep(QUIET); // in which more would be queued for it
@@ -523,7 +523,7 @@ fn overflow_ends_recv(cx: &Context) {
     let buffers = BufferRing::filled(&ring, 1, 8, 4);
     put(&a, b"0123456789abcdef");
     ring.go(recv_multishot(fd(&b), 0));
-    let cqes = behind_the_nops(&mut ring);
+    let cqes = after_the_nops(&mut ring);
     let seen: Vec<_> = cqes.iter().map(shot).collect();
     assert_eq!(seen, [(4, true, Some(0)), (4, false, Some(1))]);
     assert_eq!((buffers.head(&ring), readable_bytes(&b)), (2, 8));
@@ -535,7 +535,7 @@ fn overflow_ends_accept(cx: &Context) {
     listener.set_nonblocking(true).expect("nonblocking");
     let _clients = [connect(&listener), connect(&listener), connect(&listener)];
     ring.go(accept(fd(&listener)));
-    let cqes = behind_the_nops(&mut ring);
+    let cqes = after_the_nops(&mut ring);
     let more: Vec<_> = cqes.iter().map(|cqe| shot(cqe).1).collect();
     cqes.iter().for_each(|cqe| drop(owned(cqe.res, "accepted")));
     assert_eq!(more, [true, false]);
@@ -547,7 +547,7 @@ fn overflow_ends_read(cx: &Context) {
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
     writer.write_all(b"0123456789abcdef").expect("write");
     ring.go(read(fd(&reader)));
-    let cqes = behind_the_nops(&mut ring);
+    let cqes = after_the_nops(&mut ring);
     let seen: Vec<_> = cqes.iter().map(shot).collect();
     assert_eq!(seen, [(4, true, Some(0)), (4, false, Some(1))]);
     assert_eq!(readable_bytes(&reader), 8);
@@ -561,7 +561,7 @@ fn overflow_ends_poll(cx: &Context) {
         ring.go(sqe::nop().data(9));
     }
     writer.write_all(b"x").expect("write");
-    let cqes = behind_the_nops(&mut ring);
+    let cqes = after_the_nops(&mut ring);
     let seen: Vec<_> = cqes.iter().map(shot).collect();
     assert_eq!(seen, [(i32::from(libc::POLLIN), false, None)]);
 }
@@ -573,7 +573,7 @@ fn overflow_ends_timeout(cx: &Context) {
         ring.go(sqe::nop().data(9));
     }
     ring.go(sqe::timeout(&span, 0, IORING_TIMEOUT_MULTISHOT).data(1));
-    let cqes = behind_the_nops(&mut ring);
+    let cqes = after_the_nops(&mut ring);
     let seen: Vec<_> = cqes.iter().map(shot).collect();
     assert_eq!(seen, [(-ETIME, false, None)]);
 }

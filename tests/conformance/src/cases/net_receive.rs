@@ -128,7 +128,7 @@ fn a_reset_after_data(cx: &Context) {
 }
 
 #[case(since = "5.19")]
-fn data_behind_urgent_data(cx: &Context) {
+fn data_after_urgent_data(cx: &Context) {
     let ((a, mut b, mut ring), mut memory) = (emptied_often(cx, 64), [0; 64]);
     b.write_all(b"before").expect("send");
     // SAFETY: one byte is passed, which lives until the call returns.
@@ -141,7 +141,7 @@ fn data_behind_urgent_data(cx: &Context) {
 }
 
 #[case(since = "5.19")]
-fn data_behind_urgent_data_that_was_taken(cx: &Context) {
+fn data_after_urgent_data_that_was_taken(cx: &Context) {
     let ((a, mut b, mut ring), mut memory) = (emptied_often(cx, 64), [0; 64]);
     b.write_all(b"before").expect("send");
     // SAFETY: one byte is passed, which lives until the call returns.

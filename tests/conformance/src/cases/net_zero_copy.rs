@@ -630,7 +630,7 @@ fn ring_closes_while_it_waits(cx: &Context) {
 
 /// Task work posts the notification, after the rest of the submission.
 #[case(undisturbed)]
-fn failed_send_is_notified_behind_its_submission(cx: &Context) {
+fn failed_send_is_notified_after_its_submission(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(4));
     let refused = send(&a, b"x").with(IOSQE_IO_LINK);
     ring.go_all(&[refused.data(1), sqe::nop().data(2)]);

@@ -129,12 +129,12 @@ fn short_fixed_read_breaks_the_chain(cx: &Context) {
 #[case(since = "5.6")]
 fn short_sendmsg_keeps_the_chain(cx: &Context) {
     let bytes = vec![1; 8 << 20];
-    for (flags, behind) in [(libc::MSG_DONTWAIT, 0), (libc::MSG_DONTWAIT | libc::MSG_WAITALL, -ECANCELED)] {
+    for (flags, after) in [(libc::MSG_DONTWAIT, 0), (libc::MSG_DONTWAIT | libc::MSG_WAITALL, -ECANCELED)] {
         let ((a, _b), mut ring) = (pair(), cx.ring(4));
         ring.go_all(&[sqe::send(fd(&a), &bytes, flags).with(LINK).data(1), sqe::nop().data(2)]);
         let results = ring.wait_sorted(2);
         assert!(results[0].1 > 0 && results[0].1 < 8 << 20, "{results:?}");
-        assert_eq!(results[1], (2, behind));
+        assert_eq!(results[1], (2, after));
     }
 }
 
@@ -296,7 +296,7 @@ fn drain_holds_nothing_back_once_it_ran(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn chains_behind_a_drain(cx: &Context) {
+fn chains_after_a_drain(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     ring.go_all(&[
         sqe::read(fd(&reader), &mut buffer, 0).data(1),
@@ -379,7 +379,7 @@ fn refused_request_passes_a_drain_by(cx: &Context) {
 
 /// The flag inside a chain counts for every request after the chain.
 #[case(since = "5.6")]
-fn chain_behind_a_chain_that_drains_drains_too(cx: &Context) {
+fn chain_after_a_chain_that_drains_drains_too(cx: &Context) {
     let ((first, mut to_first), (second, mut to_second)) = (pipe(), pipe());
     let (mut ring, mut a, mut b) = (cx.ring(8), [0; 1], [0; 1]);
     ring.go_all(&[
@@ -399,7 +399,7 @@ fn chain_behind_a_chain_that_drains_drains_too(cx: &Context) {
 
 /// The bundle is cancelled like one with IOSQE_ASYNC, since a worker does not make bundles.
 #[case(since = "5.19")]
-fn send_bundle_behind_a_drain_is_made_by_a_worker(cx: &Context) {
+fn send_bundle_after_a_drain_is_made_by_a_worker(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let group = crate::buffers::BufferRing::filled(&ring, 1, 4, 8);
     let send = prep(Opcode::Send, fd(&a), 0, 0, 0).with(IOSQE_BUFFER_SELECT);
@@ -411,7 +411,7 @@ fn send_bundle_behind_a_drain_is_made_by_a_worker(cx: &Context) {
 
 /// Task work cancels the rest of a failed chain, so these CQEs come after those of the submission.
 #[case]
-fn rest_of_a_failed_chain_comes_behind_its_submission(cx: &Context) {
+fn rest_of_a_failed_chain_comes_after_its_submission(cx: &Context) {
     let mut ring = cx.ring(8);
     let fails = || sqe::timeout_remove(99).with(LINK);
     ring.go_all(&[fails().data(1), sqe::nop().with(LINK).data(2), sqe::nop().data(3), sqe::nop().data(4)]);
@@ -421,14 +421,14 @@ fn rest_of_a_failed_chain_comes_behind_its_submission(cx: &Context) {
 }
 
 #[case(since = "5.5")]
-fn timeout_of_a_link_comes_behind_its_submission(cx: &Context) {
+fn timeout_of_a_link_comes_after_its_submission(cx: &Context) {
     let (mut ring, long) = (cx.ring(8), ms(10_000));
     ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::link_timeout(&long).data(2), sqe::nop().data(3)]);
     assert_eq!(ring.wait_ordered(3), [(1, 0), (3, 0), (2, -ECANCELED)]);
 }
 
 #[case(since = "5.5")]
-fn chain_goes_on_behind_what_its_submission_ended(cx: &Context) {
+fn chain_goes_on_after_what_its_submission_ended(cx: &Context) {
     let (mut ring, long) = (cx.ring(8), ms(10_000));
     ring.go(sqe::timeout(&long, 0, 0).data(1));
     ring.go_all(&[sqe::nop().with(LINK).data(2), sqe::nop().data(3), sqe::timeout_remove(1).data(4)]);

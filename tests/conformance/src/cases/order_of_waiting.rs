@@ -55,7 +55,7 @@ fn receive_that_waited_has_the_first_byte(cx: &Context) {
 
 /// No task work runs between two SQEs of one submission.
 #[case(undisturbed)]
-fn read_behind_the_write_in_its_submission_has_the_first_byte(cx: &Context) {
+fn read_after_the_write_in_its_submission_has_the_first_byte(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(8));
     let (mut waits, mut comes) = ([0; 1], [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut waits, 0).data(1));
@@ -82,7 +82,7 @@ fn write_that_waited_is_made_first(cx: &Context) {
 
 /// The next of a chain is queued after requests that the previous one made ready, so these select the first buffer.
 #[case(since = "6.7")]
-fn read_in_a_chain_chooses_behind_what_was_ready(cx: &Context) {
+fn read_in_a_chain_chooses_after_what_was_ready(cx: &Context) {
     let ((first, second), mut ring) = ((pipe(), pipe()), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
     (&second.1).write_all(b"xy").expect("write");

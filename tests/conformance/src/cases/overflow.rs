@@ -71,7 +71,7 @@ fn enter_without_getevents_does_not_flush(cx: &Context) {
     assert_eq!(ring.enter(0, 0, 0, 0, 0), 0);
     assert_eq!(ring.cq_ready(), 0);
     ring.go(sqe::nop().data(total));
-    assert_eq!(ring.cq_ready(), 0, "a new one queues behind those that overflowed");
+    assert_eq!(ring.cq_ready(), 0, "a new one queues after those that overflowed");
     flush(&ring);
     assert_eq!(reap_all(&mut ring), [total - 2, total - 1, total]);
 }

@@ -308,7 +308,7 @@ fn update_to_ready_events_fires(cx: &Context) {
 }
 
 #[case(since = "5.13")]
-fn update_to_what_is_there_is_answered_behind_the_submission(cx: &Context) {
+fn update_to_what_is_there_is_answered_after_the_submission(cx: &Context) {
     let ((_reader, writer), mut ring) = (pipe(), cx.ring(8));
     ring.go(sqe::poll_add(fd(&writer), IN, 0).data(1));
     let update_and = |ring: &mut Ring, other: Sqe| {

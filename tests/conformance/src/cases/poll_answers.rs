@@ -198,7 +198,7 @@ fn found_and(cx: &Context, second: Sqe) -> (OwnedFd, Ring) {
 
 /// A multishot poll posts its CQE by task work, unlike one that ends with its first.
 #[case(since = "5.13")]
-fn multishot_answers_what_it_finds_behind_its_submission(cx: &Context) {
+fn multishot_answers_what_it_finds_after_its_submission(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(8));
     let poll = |flags| sqe::poll_add(fd(&writer), libc::POLLOUT, flags);
     ring.go_all(&[poll(IORING_POLL_ADD_MULTI).data(1), sqe::nop().data(2), poll(0).data(3)]);

@@ -198,7 +198,7 @@ fn head_beyond_the_tail_waits_for_nothing(cx: &Context) {
 /// The difference of tail and head has its maximum. Each call consumes the entries of the ring, or as many as
 /// requested.
 #[case]
-fn tail_behind_the_head_submits_a_whole_queue(cx: &Context) {
+fn tail_after_the_head_submits_a_whole_queue(cx: &Context) {
     let mut ring = cx.ring(ENTRIES);
     for index in 0..ENTRIES {
         ring.set_sqe(index, sqe::nop());
@@ -284,7 +284,7 @@ fn stop(ring: &Ring) {
 /// While the tail is less than the head, the polling thread consumes SQEs round after round. It does not spin without
 /// consuming any.
 #[case(own_flags)]
-fn tail_behind_the_head_of_a_polled_ring_in_two_processes(cx: &Context) {
+fn tail_after_the_head_of_a_polled_ring_in_two_processes(cx: &Context) {
     let ring = polled_with_quiet_nops(cx);
     submit_ahead(&ring, 1);
     poll_until("the first", || ring.sq_head() == 1);

@@ -109,12 +109,12 @@ fn result_and_reserved_must_be_zero(cx: &Context) {
 #[case(own_flags)]
 fn list_is_followed(cx: &Context) {
     let (mut first, mut second) = ([0; 6], [0; 6]);
-    let mut behind = entry(&mut second, 48);
-    let mut entry = Entry { question: 99, next: address_mut(&mut behind), ..entry(&mut first, 48) };
+    let mut after = entry(&mut second, 48);
+    let mut entry = Entry { question: 99, next: address_mut(&mut after), ..entry(&mut first, 48) };
     assert_eq!(ask(cx, -1, &mut entry), 0);
-    // SAFETY: `behind` lives, and the call that wrote it has returned.
-    let behind = unsafe { (&raw const behind).read_volatile() };
-    assert_eq!((entry.result, behind.result, behind.size), (-EOPNOTSUPP, 0, 48));
+    // SAFETY: `after` lives, and the call that wrote it has returned.
+    let after = unsafe { (&raw const after).read_volatile() };
+    assert_eq!((entry.result, after.result, after.size), (-EOPNOTSUPP, 0, 48));
 }
 
 #[case(own_flags)]

@@ -59,7 +59,7 @@ fn chain_breaks_at_a_refused_one(cx: &Context) {
 }
 
 #[case(since = "5.6")]
-fn hard_chain_goes_on_behind_a_refused_one(cx: &Context) {
+fn hard_chain_goes_on_after_a_refused_one(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));
     ring.go_all(&[
         prep(Opcode::Read, fd(&file), bad_address(), 4096, 0).with(IOSQE_IO_HARDLINK).data(1),

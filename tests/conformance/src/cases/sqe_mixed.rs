@@ -94,7 +94,7 @@ fn one_in_the_last_place_of_the_array_is_einval(cx: &Context) {
 }
 
 #[case(own_flags)]
-fn links_go_on_behind_it(cx: &Context) {
+fn links_go_on_after_it(cx: &Context) {
     let mut ring = mixed(cx, 8, 0);
     ring.go_all(&[large(1).with(IOSQE_IO_LINK), half(), small(2).with(IOSQE_ASYNC)]);
     assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);

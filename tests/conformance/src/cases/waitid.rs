@@ -130,7 +130,7 @@ fn with_async(cx: &Context) {
 /// The failed read must leave no trace for the next request. That one waits, and a call of io_uring_enter(2) in between
 /// does not end it.
 #[case]
-fn behind_a_multishot_read_that_failed(cx: &Context) {
+fn after_a_multishot_read_that_failed(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(4), none(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 2, 16);
     let read = prep(Opcode::ReadMultishot, 9999, 0, 0, 0).with(IOSQE_BUFFER_SELECT).buffer(1);

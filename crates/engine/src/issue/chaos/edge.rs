@@ -31,8 +31,8 @@ pub(super) fn hold(guard: &RingGuard, id: Id) -> Option<Hold> {
 
 /// Time until the LINK_TIMEOUT that follows a request would end it. `None` if that time is long.
 fn timeout_ns(state: &State, request: &Request) -> Option<u64> {
-    let behind = state.slab.get(request.next?).filter(|behind| behind.failed.is_none())?;
-    let timeout = behind.op.timeout().filter(|timeout| timeout.linked)?;
+    let after = state.slab.get(request.next?).filter(|after| after.failed.is_none())?;
+    let timeout = after.op.timeout().filter(|timeout| timeout.linked)?;
     let begins_ns = if timeout.when.absolute { timeout.clock.now_ns() } else { 0 };
     Some(timeout.when.time_ns.saturating_sub(begins_ns)).filter(|left_ns| *left_ns <= EDGE_NS)
 }

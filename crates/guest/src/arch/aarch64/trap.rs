@@ -77,8 +77,8 @@ pub unsafe fn cross(
     }
     let level = core::ptr::from_ref(&block.levels[level]);
     let number = meant.unwrap_or(number);
-    let behind = context.uc_mcontext.pc as usize;
-    let is_due = !island::has_site(behind - 4) && hot::is_due(number.into(), behind);
+    let return_address = context.uc_mcontext.pc as usize;
+    let is_due = !island::has_site(return_address - 4) && hot::is_due(number.into(), return_address);
     // SAFETY: the caller vouches for the stack. The context is that of the handler.
     let copy = unsafe {
         let frame = Frame::copied(context, at as usize, is_alternate);
@@ -148,8 +148,8 @@ pub unsafe extern "C" fn emulate(trapped: *mut Trapped) -> Onward {
     trapped.frame.begin();
     stats::stats().traps.fetch_add(1, Ordering::Relaxed);
     if trapped.is_due {
-        let behind = trapped.frame.context().uc_mcontext.pc as usize;
-        entry::aside(|| hot::apply(behind, trapped.number as u32));
+        let return_address = trapped.frame.context().uc_mcontext.pc as usize;
+        entry::aside(|| hot::apply(return_address, trapped.number as u32));
     }
     let answer = serve(block, trapped);
     trapped.frame.end(answer);

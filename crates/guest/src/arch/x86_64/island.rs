@@ -27,7 +27,7 @@ pub struct Data {
     /// The address of the `syscall`.
     pub site: usize,
     /// The address after the `syscall`.
-    pub behind: usize,
+    pub return_address: usize,
     /// The address of the island's code that makes the call by a trap.
     pub miss: usize,
     table: usize,
@@ -174,7 +174,7 @@ pub fn build(
     let data = Data {
         number: u64::from(calls.number),
         site,
-        behind: site + SYSCALL.len(),
+        return_address: site + SYSCALL.len(),
         miss: island + offset(&raw const anyring_island_miss),
         table: fast::table(),
         nobody: fast::nobody(),
@@ -242,7 +242,7 @@ pub fn met(address: usize) -> Option<Met> {
         at >= offset(&raw const anyring_island_made) && at < offset(&raw const anyring_island_made) + AFTER;
     let is_lost = at > offset(&raw const anyring_island_lookup);
     Some(match (is_made, is_lost) {
-        (true, _) => Met::Behind(data.behind),
+        (true, _) => Met::Behind(data.return_address),
         (_, lost) => Met::Before { data, number: lost.then_some(data.number) },
     })
 }

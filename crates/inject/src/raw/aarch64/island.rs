@@ -59,9 +59,9 @@ impl Island {
     /// Does nothing: an object's islands are removed with its [`Region`].
     pub fn remove_unmapped(_: &[Object]) {}
 
-    /// True if there is an island for the `svc` that ends at the address `behind`.
-    pub fn has_site_before(behind: usize) -> bool {
-        island::has_site(behind.wrapping_sub(4))
+    /// True if there is an island for the `svc` that ends at the address `return_address`.
+    pub fn has_site_before(return_address: usize) -> bool {
+        island::has_site(return_address.wrapping_sub(4))
     }
 }
 
