@@ -353,7 +353,7 @@ mod tests {
         for row in &mut rows[..2] {
             row.submit_ratio = Estimate { value: 0.1, interval: Some([0.05, 0.2]) };
         }
-        let told = relief(&rows).expect("a relief");
-        assert!(told.contains("5.00 us instead of 200 us") && told.contains("1 MiB"), "{told}");
+        let reported = relief(&rows).expect("a relief");
+        assert!(reported.contains("5.00 us instead of 200 us") && reported.contains("1 MiB"), "{reported}");
     }
 }

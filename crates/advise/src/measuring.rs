@@ -104,7 +104,7 @@ impl Measuring<'_> {
         let [all, seen] = plain_counts(&measured);
         if traced != seen {
             return Err(format!(
-                "the tracepoint io_uring_queue_async_work told of {traced} of {all} requests ({}, {}), io-wq's threads of \
+                "the tracepoint io_uring_queue_async_work reported {traced} of {all} requests ({}, {}), io-wq's threads of \
                  {seen}",
                 super::report::size(bytes),
                 super::report::situation(situation)

@@ -223,7 +223,7 @@ pub struct Chaos {
     /// The memory of requests in flight.
     pub lifetimes: Vec<Lifetime>,
     /// True if the finding "the CQ's head is past its tail" was already logged.
-    pub told_of_head: bool,
+    pub reported_head: bool,
     /// Requests whose filled memory must be reported to the hook.
     fills: Vec<Fills>,
     /// The latest thread to call io_uring_enter(2) on this ring, while it is in that call.
@@ -256,7 +256,7 @@ impl Chaos {
             keeps_backlog: false,
             spoiled: Vec::new(),
             lifetimes: Vec::new(),
-            told_of_head: false,
+            reported_head: false,
             fills: Vec::new(),
             caller: None,
             modules: RefCell::default(),

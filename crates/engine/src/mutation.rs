@@ -101,7 +101,7 @@ mutations! {
             "The submitting thread holds the ring's lock during a path operation.";
         BrokenRingKeepsRequests "broken-ring-keeps-requests" Panic "arm",
             "Decision 14: requests in flight on a broken ring stay in flight.";
-        OthersAreNotToldOfPanics "others-are-not-told-of-panics" Panic "post",
+        PanicsAreNotReported "panics-are-not-reported" Panic "post",
             "Decision 14: other processes that share a broken ring are not informed.";
     }
     "shared" {
@@ -163,7 +163,7 @@ mutations! {
         WorkersKeepTheirMakersRights "workers-keep-their-makers-rights"
             Engine "workers_write_with_the_rights_of_the_submitter",
             "Decision 16: workers make calls with the rights of the thread that made them, not the submitter's.";
-        ChainGoesOnAsWhoever "chain-goes-on-as-whoever" Engine "a_chain_that_nobody_waits_for_stays_its_submitters",
+        ChainGoesOnAsAnyThread "chain-goes-on-as-any-thread" Engine "a_chain_that_nobody_waits_for_stays_its_submitters",
             "Decision 12: a chain continues with the identity of the thread that continues it, not the submitter's.";
     }
     "poll" {

@@ -54,17 +54,17 @@ pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize
 /// Executes a program with the library preloaded, if it can be served in that way. Returns the error if that fails, and
 /// `None` for other programs. Logs programs that cannot be served at all.
 fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Option<isize> {
-    let said = Environment::read(environment);
+    let settings = Environment::read(environment);
     match kind::of(directory as i32, path, flags) {
         Kind::Preloaded { is_fixed: false } if State::here().preloads && !filters::are_many() => {}
         Kind::Unserved(why) => {
-            said.record_unserved(path, why);
+            settings.record_unserved(path, why);
             return None;
         }
         _ => return None,
     }
     let mut answer = None;
-    said.with_preload(environment, &mut |environment| {
+    settings.with_preload(environment, &mut |environment| {
         let args = [directory, path, arguments, environment, flags, 0];
         // SAFETY: arguments that the guest has named, which the kernel checks, and a list of its strings and one of the
         // host's.

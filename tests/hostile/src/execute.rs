@@ -211,7 +211,7 @@ impl Runner {
                 }
             }
             Step::Pause => std::thread::sleep(Duration::from_millis(2)),
-            Step::Within { .. } => unreachable!("whoever goes through the steps sees to it"),
+            Step::Within { .. } => unreachable!("the caller that goes through the steps handles it"),
         }
     }
 

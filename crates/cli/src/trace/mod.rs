@@ -186,8 +186,8 @@ fn event_ns(by_kernel: bool, polls: bool) -> Option<f64> {
         let file = source.file().to_owned();
         traced_ns(&mut source, Some(&file))?
     };
-    let told_ns = (traced_ns - costs::rounds_ns(by_kernel, polls, None)?).max(0.0);
-    Some(told_ns / events.len().max(1) as f64)
+    let reported_ns = (traced_ns - costs::rounds_ns(by_kernel, polls, None)?).max(0.0);
+    Some(reported_ns / events.len().max(1) as f64)
 }
 
 /// CPU time of this process so far.

@@ -50,12 +50,12 @@ pub fn begins(state: &mut State, id: Id) {
 
 /// Checks, when the program calls io_uring_enter(2), that the CQ's head is not past the tail.
 pub fn enters(guard: &mut RingGuard) {
-    if asked(guard).is_none_or(|chaos| chaos.told_of_head) {
+    if asked(guard).is_none_or(|chaos| chaos.reported_head) {
         return;
     }
     let Some(unread) = unread(guard) else { return };
     let Some(chaos) = guard.chaos.as_deref_mut().filter(|_| unread < 0) else { return };
-    chaos.told_of_head = true;
+    chaos.reported_head = true;
     let enters = chaos.enters;
     log(guard, None, enters, None, &format!("the CQ's head is {} past its tail", -unread));
 }

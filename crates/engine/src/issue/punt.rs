@@ -393,7 +393,7 @@ impl RingGuard {
     /// If another thread may issue the request, and that thread's identity would make a difference, records the
     /// request.
     pub fn record_submitter(&mut self, id: Id) {
-        if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
+        if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsAnyThread) {
             // Without memory, no credentials pool is held for the request. It ends with an error if it has to wait.
             let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
         }

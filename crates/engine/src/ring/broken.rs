@@ -208,7 +208,7 @@ impl RingGuard {
     /// True if a panic has hit the ring, in this process or in another.
     #[inline]
     pub fn is_broken(&self) -> bool {
-        if mutated(Mutation::OthersAreNotToldOfPanics) {
+        if mutated(Mutation::PanicsAreNotReported) {
             return self.ring.health.0.load(Ordering::Relaxed) == ENDED;
         }
         self.control.header().broken.load(Ordering::Relaxed) != 0
