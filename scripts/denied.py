@@ -99,7 +99,9 @@ def main():
         folder = Path(folder)
         refusing = compiled(folder, "refusing", "refusing.c", "-static")
         programs = {
-            "fio": ["/usr/bin/fio", "--name=denied", "--ioengine=io_uring", "--rw=randread", "--bs=4k", "--size=64k", "--thread"],
+            # Without its progress line, for which a slow run calls ioctl(2).
+            "fio": ["/usr/bin/fio", "--name=denied", "--ioengine=io_uring", "--rw=randread", "--bs=4k", "--size=64k", "--thread",
+                    "--eta=never"],
             "dynamic": [compiled(folder, "dynamic", "requests.c")],
             "static": [compiled(folder, "static", "requests.c", "-static")],
         }
