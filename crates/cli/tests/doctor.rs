@@ -69,6 +69,34 @@ fn a_ring_that_does_no_read_does_not_work() {
     assert!(seen.iter().all(|one| *one == refused || *one == works), "{seen:?}");
 }
 
+/// The calls work, but a restriction of each ring refuses READ.
+#[test]
+fn an_operation_that_is_denied_is_named() {
+    if !kernel_works("rings with restrictions") {
+        return;
+    }
+    if !rustix::process::getuid().is_root() {
+        return skipped("rings with restrictions: only root may write to the memory of doctor's child");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let [Some(nth), Some(rings)] = ["nth", "rings"].map(|source| compiled(source, folder.path())) else {
+        return skipped("there is no C compiler");
+    };
+    let [log, rings] = [folder.path().join("log"), rings].map(|path| path.display().to_string());
+    let below = |words: &[&str]| output(plainly(Command::new(&nth)).args(["0", "no-read", ANYRING]).args(words));
+    let report: serde_json::Value = serde_json::from_slice(&below(&["doctor", "--json"]).stdout).expect("JSON");
+    assert_eq!(report["io_uring"]["cause"], "denied-operation", "{report}");
+    assert_eq!(report["io_uring"]["answer"], "IORING_OP_READ answered EACCES");
+    assert_eq!((&report["run"]["auto"], &report["run"]["kernel"]), (&"user".into(), &serde_json::Value::Null));
+    library();
+    assert_eq!(stdout(&below(&["run", "--log", &log, "--", &rings])), "1 rings, 0 of the kernel\n");
+    let text = std::fs::read_to_string(&log).expect("a log");
+    assert!(
+        text.contains("anyring serves io_uring (the kernel's does not work: IORING_OP_READ answered EACCES)"),
+        "{text}"
+    );
+}
+
 /// The output of `doctor --json` where one more call is refused.
 fn refused(call: i64) -> serde_json::Value {
     let words = ["deny", "--", ANYRING, "doctor", "--json"];

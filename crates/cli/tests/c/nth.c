@@ -1,7 +1,10 @@
 /* Runs a program for which the kernel makes only COUNT rings: nth COUNT ERRNO PROGRAM ... Each further io_uring_setup(2)
- * fails with ERRNO. A filter cannot count, so it asks this process. */
+ * fails with ERRNO. If ERRNO is `no-read`, each further ring is one of this process that refuses READ. A filter can
+ * neither count nor make rings, so it asks this process. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <linux/filter.h>
+#include <linux/io_uring.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <stddef.h>
@@ -12,6 +15,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,6 +61,47 @@ static int receive_number(int socket)
 	return fd;
 }
 
+/* A ring that takes any operation but READ. Returns its descriptor, or a negative errno. */
+static int without_read(unsigned entries, struct io_uring_params *params)
+{
+	struct io_uring_restriction rules[IORING_OP_READ + 8] = {{.opcode = IORING_RESTRICTION_REGISTER_OP}};
+	int fd;
+
+	rules[0].register_op = IORING_REGISTER_PROBE;
+	for (unsigned i = 1; i < sizeof(rules) / sizeof(rules[0]); i++) {
+		rules[i].opcode = IORING_RESTRICTION_SQE_OP;
+		rules[i].sqe_op = i == IORING_OP_READ ? IORING_OP_NOP : i;
+	}
+	params->flags |= IORING_SETUP_R_DISABLED;
+	fd = syscall(SYS_io_uring_setup, entries, params);
+	if (fd < 0)
+		return -errno;
+	CHECK(syscall(SYS_io_uring_register, fd, IORING_REGISTER_RESTRICTIONS, rules, sizeof(rules) / sizeof(rules[0])) == 0);
+	CHECK(syscall(SYS_io_uring_register, fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) == 0);
+	params->flags &= ~IORING_SETUP_R_DISABLED;
+	return fd;
+}
+
+/* Gives the caller such a ring. Returns 0, or the negative errno to answer. */
+static int give_restricted(int notifications, const struct seccomp_notif *asked)
+{
+	struct io_uring_params params;
+	struct iovec here = {&params, sizeof(params)}, there = {(void *)asked->data.args[1], sizeof(params)};
+	struct seccomp_notif_addfd given = {.id = asked->id, .flags = SECCOMP_ADDFD_FLAG_SEND};
+	int fd;
+
+	if (process_vm_readv(asked->pid, &here, 1, &there, 1, 0) != sizeof(params))
+		return -EFAULT;
+	fd = without_read(asked->data.args[0], &params);
+	if (fd < 0)
+		return fd;
+	CHECK(process_vm_writev(asked->pid, &here, 1, &there, 1, 0) == sizeof(params));
+	given.srcfd = fd;
+	CHECK(ioctl(notifications, SECCOMP_IOCTL_NOTIF_ADDFD, &given) >= 0);
+	close(fd);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	int ends[2], status;
@@ -89,8 +134,10 @@ int main(int argc, char **argv)
 		response.id = asked.id;
 		if (left-- > 0)
 			response.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
-		else
+		else if (strcmp(argv[2], "no-read"))
 			response.error = -atoi(argv[2]);
+		else if (!(response.error = give_restricted(notifications.fd, &asked)))
+			continue;
 		ioctl(notifications.fd, SECCOMP_IOCTL_NOTIF_SEND, &response);
 	}
 	CHECK(waitpid(child, &status, 0) == child);
