@@ -39,6 +39,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   anyring run -- fio job.fio
   anyring run --backend user --stats /tmp/fio.stats -- fio job.fio
+  anyring run --needs /tmp/fio.stats,sqe_mixed -- fio job.fio
   anyring deny --aio -- anyring run -- fio --ioengine=libaio job.fio
   anyring deny -- anyring run -- qemu-img bench -i io_uring disk.img
 
@@ -61,6 +62,10 @@ pub struct RunOptions {
     /// Choose who serves Linux AIO: io_setup, io_submit and the others [default: ANYRING_AIO, else auto]
     #[arg(long, value_enum)]
     pub aio: Option<Backend>,
+    /// Let anyring serve io_uring if the kernel lacks one of these: opcodes and setup flags, such as send_zc or
+    /// sqe_mixed. A FILE of `run --stats` stands for the opcodes that the program used then
+    #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',')]
+    pub needs: Vec<String>,
     /// Keep counters of what anyring serves in FILE; `anyring stats` prints them (ANYRING_STATS)
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,

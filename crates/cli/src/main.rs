@@ -26,6 +26,7 @@ mod filter;
 mod junit;
 mod lab;
 mod library;
+mod needs;
 mod output;
 mod places;
 mod ring;

@@ -286,8 +286,8 @@ pub fn server_of(ring: BorrowedFd<'_>) -> Server {
     }
 }
 
-/// Makes one system call; `name` is for the error.
-fn call(name: &str, number: i64, args: [usize; 6]) -> Result<usize, Fault> {
+/// Makes one system call of io_uring's; `name` is for the error.
+pub fn call(name: &str, number: i64, args: [usize; 6]) -> Result<usize, Fault> {
     let [a, b, c, d, e, f] = args;
     // SAFETY: the calls made here are io_uring's, on structures that outlive them.
     refused(name, unsafe { libc::syscall(number, a, b, c, d, e, f) } as isize)

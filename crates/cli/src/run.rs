@@ -9,7 +9,8 @@ use crate::doctor::{self, Server, Trial};
 use crate::elf::Way;
 use crate::exec::{can_start, exec, exec_by, resolve};
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
-use crate::{child, elf, library, ring};
+use crate::{child, elf, library, needs, ring};
+use anyring_abi::interface::Name;
 use anyring_guest::State;
 use anyring_serve::environment::{REFUSES, WORKS};
 use anyring_serve::probe;
@@ -80,8 +81,9 @@ impl Plan {
 
 fn plan(options: &RunOptions) -> Result<Plan, Failure> {
     let (rings, aio) = (chosen(options.backend, "ANYRING_BACKEND")?, chosen(options.aio, "ANYRING_AIO")?);
+    let needs = needs::parse(&options.needs)?;
     let (rings, aio, calls_kill) = servers(rings, aio)?;
-    let mut plan = plan_with(options, rings, aio)?;
+    let mut plan = plan_with(options, with_needs(rings, &needs)?, aio)?;
     plan.calls_kill =
         plan.is_served && plan.rings.server == Server::User && calls_kill.unwrap_or_else(probe::ring_calls_kill);
     Ok(plan)
@@ -317,6 +319,18 @@ fn decide(choice: Backend, what: &str, try_kernel: impl FnOnce() -> (bool, Strin
         ((true, _), _) => decision(Server::Kernel, "its own works here".to_owned()),
         ((false, why), Backend::Kernel) => Err(refusal(what, &why)),
         ((false, why), _) => decision(Server::User, format!("the kernel's does not work: {why}")),
+    }
+}
+
+/// Gives io_uring to anyring if the kernel lacks something that the program needs; fails if the kernel was asked for.
+fn with_needs(rings: Decision, needs: &[&'static Name]) -> Result<Decision, Failure> {
+    match rings.server {
+        Server::User => Ok(rings),
+        Server::Kernel => match needs::lack(needs) {
+            None => Ok(rings),
+            Some(why) if rings.is_auto => Ok(Decision { server: Server::User, why, ..rings }),
+            Some(why) => Err(Failure::own(format!("--needs: {why}"))),
+        },
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod common;
 
+use anyring_abi::interface::{Name, OPCODES, SETUP_FLAGS};
+use anyring_abi::Opcode;
 use common::{
     anyring, below, calling, compiled, conformance, denied, filter_with, kernel_works, library, one_line_failure,
     output, plainly, run, skipped, stdout, Elf, ANYRING, BACKENDS,
@@ -342,6 +344,105 @@ fn the_log_tells_in_one_line_who_serves_and_why() {
         assert!(plain.contains("; with "), "{plain}");
         let kernels = log_of(&[], &["--backend", "kernel", "--aio", "kernel"]);
         assert!(kernels.ends_with("; started without the library\n"), "{kernels}");
+    }
+}
+
+/// The answer of the kernel to IORING_REGISTER_QUERY: the number of opcodes, and the setup flags. `None` before Linux
+/// 6.18.
+fn known_to_kernel() -> Option<(u64, u64)> {
+    let mut answer = [0_u64; 6];
+    // struct io_uring_query_hdr: next, data, the question's number and size, a result, and reserved words.
+    let mut header = [0, answer.as_mut_ptr() as u64, (size_of_val(&answer) as u64) << 32, 0, 0];
+    // SAFETY: the header and the answer outlive the call.
+    let done = unsafe {
+        libc::syscall(libc::SYS_io_uring_register, -1, anyring_abi::IORING_REGISTER_QUERY, header.as_mut_ptr(), 0)
+    };
+    (done == 0).then_some((answer[0] & 0xffff_ffff, answer[2]))
+}
+
+/// The log's line of `anyring run --needs NEEDS -- true`.
+fn decision(needs: &str) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let seen = output(anyring(&["run", "--needs", needs, "--log"]).arg(&log).args(["--", "true"]));
+    assert!(seen.status.success(), "{needs}: {seen:?}");
+    std::fs::read_to_string(log).expect("a log")
+}
+
+#[test]
+fn anyring_serves_if_the_kernel_lacks_what_is_needed() {
+    if !kernel_works("a kernel that lacks what a program needs") {
+        return;
+    }
+    library();
+    let Some((opcodes, flags)) = known_to_kernel() else {
+        return skipped("which names the kernel has: it has no IORING_REGISTER_QUERY");
+    };
+    let is_lacked = |name: &Name| match OPCODES.contains(name) {
+        true => name.value >= opcodes,
+        false => name.value & flags == 0,
+    };
+    let short = |name: &Name| name.name.trim_start_matches("IORING_SETUP_").to_owned();
+    let (lacked, had): (Vec<_>, Vec<_>) = OPCODES.iter().chain(SETUP_FLAGS).partition(|name| is_lacked(name));
+    let had = had.into_iter().map(short).collect::<Vec<_>>().join(",");
+    for words in [&had, &had.to_lowercase()] {
+        let line = decision(words);
+        assert!(line.contains("the kernel serves io_uring (its own works here)"), "{line}");
+    }
+    for name in &lacked {
+        let (words, why) = (format!("nop,{}", name.name), format!("the kernel lacks {}", short(name)));
+        let line = decision(&words);
+        assert!(line.contains(&format!("anyring serves io_uring ({why}); ")), "{line}");
+        let mut command = anyring(&["run", "--backend", "kernel", "--needs", &words, "--", "true"]);
+        assert_eq!(one_line_failure(&output(&mut command), 125), format!("anyring: --needs: {why}\n"));
+    }
+    // More than one.
+    if lacked.len() > 1 {
+        let names = lacked.iter().map(|name| short(name)).collect::<Vec<_>>();
+        let line = decision(&names.join(","));
+        assert!(line.contains(&format!("(the kernel lacks {}); ", names.join(", "))), "{line}");
+    }
+}
+
+/// A program whose own instructions make a ring with requests that the kernel lacks. Beside the kernel's rings they
+/// would not be trapped.
+#[test]
+fn a_program_gets_the_opcode_that_it_was_seen_to_need() {
+    if !kernel_works("a kernel that lacks an opcode") {
+        return;
+    }
+    if known_to_kernel().is_some_and(|(opcodes, _)| opcodes > Opcode::Nop128 as u64) {
+        return skipped("a kernel that lacks NOP128: this one has it");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let [seen, needless] = ["seen", "needless"].map(|name| folder.path().join(name).display().to_string());
+    let run = |words: &[&str], case: &str| {
+        let mut command = anyring(&[&["run"], words, &["--"]].concat());
+        output(command.arg(conformance()).args(["--quiet", "--door", "raw", "--exact", "--filter", case]))
+    };
+    let (needing, other) = ("sqe_mixed::a_large_one_counts_twice", "nop::completes_with_zero");
+    assert!(!run(&[], needing).status.success());
+    for (file, case) in [(&seen, needing), (&needless, other)] {
+        assert!(run(&["--backend", "user", "--stats", file], case).status.success(), "{case}");
+    }
+    let served = run(&["--needs", &seen], needing);
+    assert!(stdout(&served).contains("1 passed, 0 failed"), "{served:?}");
+    assert!(!run(&["--needs", &needless], needing).status.success());
+    assert!(decision(&format!("{needless},{seen}")).contains("anyring serves io_uring (the kernel lacks NOP128); "));
+}
+
+#[test]
+fn a_name_that_nothing_has_is_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file").display().to_string();
+    std::fs::write(&file, "not counters").expect("write");
+    for (needs, status, why) in [
+        ("nop,nop129", 2, "--needs: `nop129` is no opcode, no setup flag and no file; the names are NOP, READV, "),
+        ("", 2, "NOP128, URING_CMD128, IOPOLL, "),
+        (&file, 125, "--needs "),
+    ] {
+        let line = one_line_failure(&output(&mut anyring(&["run", "--needs", needs, "--", "true"])), status);
+        assert!(line.contains(why), "{line}");
     }
 }
 

@@ -103,6 +103,11 @@ pub fn of(file: &Path) -> Result<Counters, String> {
     Ok(Counters { kept_out: doctor::kept_out(file), ..Counters::from(snapshot(file)?) })
 }
 
+/// The opcodes that were completed, as a file's counters say.
+pub fn opcodes_in(file: &Path) -> Result<Vec<&'static str>, String> {
+    Ok(Counters::from(snapshot(file)?).completions.into_keys().collect())
+}
+
 fn snapshot(file: &Path) -> Result<Snapshot, String> {
     let bytes = bytes(file, OpenOptions::new().read(true))?;
     if bytes.is_empty() {
