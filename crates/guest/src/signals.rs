@@ -37,11 +37,10 @@ pub fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Logs a trap that ends the process. The trap could not be handled, because its thread has no stack left for
-/// another call, or no memory for a stack.
+/// Logs a trap that ends the process, because its thread has no record: code that is not trapped has made the thread.
 unsafe fn no_trap(_: &mut ucontext_t, info: &siginfo_t) -> bool {
     if trapped_call(info, MARK).is_some() {
-        log::line("a system call of the guest's ends it: there are too many handlers in each other, or no memory");
+        log::line("a system call of the guest's ends it: the host does not know the thread that makes it");
     }
     false
 }

@@ -62,7 +62,8 @@ pub unsafe extern "C" fn whose(
     }
     let trapped = if signal == libc::SIGSYS { trapped_call(info, MARK) } else { None };
     let meant = arch::trap::number_meant(context);
-    if trapped.is_some_and(|number| trap(block, number, meant, context)) {
+    if let Some(number) = trapped {
+        trap(block, number, meant, context);
         return Turn { what: Turn::DONE, value: 0 };
     }
     let handler = action::of_program(signal);
@@ -74,22 +75,23 @@ pub unsafe extern "C" fn whose(
 }
 
 /// Makes the thread, which has trapped with call `number`, continue in the trampoline. `meant` is the intended number,
-/// if the call trapped under another number. False if the thread has no stack left. All signals are blocked.
-fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t) -> bool {
+/// if the call trapped under another number. If there is no stack for the call, it fails. All signals are blocked.
+fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t) {
     let trapped_at = arch::trap::stack_pointer(context);
-    let Some((level, top)) = claim_level(block, trapped_at, &mut context.uc_stack) else { return false };
+    let Some((level, top)) = claim_level(block, trapped_at, &mut context.uc_stack) else {
+        return arch::trap::set_answer(context, -(libc::ENOMEM as isize));
+    };
     let is_alternate = record_alternate(block, level, trapped_at, &context.uc_stack);
     if level == 0 {
         avoid(block, &context.uc_stack);
     }
     // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page.
     unsafe { arch::trap::cross(block, level, top, (number, meant), context, is_alternate) };
-    true
 }
 
 /// Claims a stack for a call that was trapped with the stack pointer at `trapped_at`. Returns the stack's level, and the
 /// address after its end. Stacks of calls that a handler has left by a jump are released first. `alternate` is the
-/// alternate signal stack as it will be after the call.
+/// alternate signal stack as it will be after the call. `None` if there are too many calls, or no memory.
 fn claim_level(block: &Block, trapped_at: usize, alternate: &mut stack_t) -> Option<(usize, usize)> {
     for level in (0..LEVELS).filter(|level| block.levels[*level].busy.load(Ordering::Relaxed) != 0) {
         if is_abandoned(block, level, trapped_at, alternate) {
@@ -102,6 +104,8 @@ fn claim_level(block: &Block, trapped_at: usize, alternate: &mut stack_t) -> Opt
     }
     let level = block.levels.iter().position(|level| level.busy.load(Ordering::Relaxed) == 0)?;
     let top = block.stack(level)?;
+    // For a handler that interrupts this call. By then there may be no memory.
+    let _ = block.stack(level + 1);
     block.trapped_at[level].store(trapped_at, Ordering::Relaxed);
     block.levels[level].busy.store(1, Ordering::Relaxed);
     Some((level, top))

@@ -57,7 +57,7 @@ pub struct Block {
     /// The alternate signal stack that is disabled while a level's call is served (address, size, flags). The size is 0
     /// if there is none.
     pub alternate: [[AtomicUsize; 3]; LEVELS],
-    /// One past the end of each level's stack, 0 before its first use.
+    /// One past the end of each level's stack, 0 if it is not mapped.
     stacks: [AtomicUsize; LEVELS],
     /// The signal mask with which a new thread begins.
     pub mask: AtomicU64,
@@ -150,7 +150,7 @@ fn block(place: usize) -> Option<&'static Block> {
 pub fn adopt_first() -> bool {
     let Some(block) = add(crate::arch::tls::current()) else { return false };
     block.enter();
-    true
+    block.has_stacks()
 }
 
 fn add(host_tp: usize) -> Option<&'static Block> {
@@ -184,11 +184,11 @@ pub fn claim() -> Option<&'static Block> {
         if let Some(block) = candidate.filter(|block| block.claim()) {
             crate::tcb::renew(block.host_tp.load(Ordering::Relaxed), !block.belongs_to_another());
             block.clear();
-            return Some(block);
+            return block.or_given_back();
         }
     }
     let fs = crate::tcb::allocate()?;
-    add(fs)
+    add(fs)?.or_given_back()
 }
 
 /// Resets the blocks in a forked child, whose only thread has `kept`. The others belong to threads that the child
@@ -250,16 +250,31 @@ impl Block {
         }
     }
 
+    /// Maps the stacks for a thread's calls, and for the calls of a handler that interrupts one. False if there is no
+    /// memory.
+    fn has_stacks(&self) -> bool {
+        (0..2).all(|level| self.stack(level).is_some())
+    }
+
+    /// Returns the block if its thread has stacks. Otherwise releases it.
+    fn or_given_back(&'static self) -> Option<&'static Block> {
+        let has_stacks = self.has_stacks();
+        if !has_stacks {
+            self.give_back();
+        }
+        has_stacks.then_some(self)
+    }
+
     /// Releases the block: another thread may take it.
     pub fn give_back(&self) {
         // Release pairs with the Acquire in `claim`.
         self.tid.store(0, Ordering::Release);
     }
 
-    /// Returns the address after the end of a level's stack, which is mapped at its first use. `None` if there is no
-    /// memory. Async-signal-safe.
+    /// Returns the address after the end of a level's stack, which is mapped if it is not yet. `None` if there is no
+    /// memory or no such level. Async-signal-safe.
     pub fn stack(&self, level: usize) -> Option<usize> {
-        match self.stacks[level].load(Ordering::Relaxed) {
+        match self.stacks.get(level)?.load(Ordering::Relaxed) {
             0 => self.map(level),
             top => Some(top),
         }

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -320,6 +321,51 @@ static void alternate(void) {
     CHECK(sigaltstack(NULL, &now) == 0 && now.ss_sp == stack.ss_sp && now.ss_flags == 0);
     io_uring_queue_exit(&in_handlers);
     printf("the alternate stack\n");
+}
+
+enum { HANDLERS = 12 };
+static volatile sig_atomic_t handlers, waits;
+static void wait_for_next(void) {
+    sigset_t none;
+    sigemptyset(&none);
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    CHECK(sigsuspend(&none) == -1 && (errno == EINTR || errno == ENOMEM));
+    waits += errno == EINTR;
+}
+static void interrupt_wait(int signal) {
+    (void)signal;
+    if (++handlers < HANDLERS) wait_for_next();
+}
+static void grow_stack(void) {
+    volatile char room[256 << 10];
+    for (size_t i = 0; i < sizeof room; i += 1024) room[i] = 0;
+}
+static struct rlimit addresses_in_use(void) {
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%lu", &pages) == 1 && fclose(file) == 0);
+    return (struct rlimit){pages * getpagesize(), RLIM_INFINITY};
+}
+
+/* Handlers wait, and the next one interrupts each wait. Without free addresses the first two waits are made; the others
+   may fail. */
+static void nested(void) {
+    struct sigaction action = {.sa_handler = interrupt_wait};
+    struct rlimit none, all;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+    grow_stack();
+    CHECK(getrlimit(RLIMIT_AS, &all) == 0);
+    none = addresses_in_use();
+    CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+    wait_for_next();
+    CHECK(setrlimit(RLIMIT_AS, &all) == 0);
+    CHECK(waits >= 2);
+    handlers = waits = 0;
+    wait_for_next();
+    printf("%d waits, %d handlers\n", waits, handlers);
 }
 
 /* Handlers repeatedly jump out of waits: their stacks must be freed. */
@@ -829,6 +875,7 @@ int main(int count, char **words) {
         {"signals", signals},
         {"queued", queued},
         {"alternate", alternate},
+        {"nested", nested},
         {"jumps", jumps},
         {"fork", fork_},
         {"borrowers", borrowers},

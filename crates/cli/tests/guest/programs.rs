@@ -34,7 +34,7 @@ macro_rules! parts {
 }
 
 parts! {
-    nop file socket worker poll threads detached signals queued alternate jumps fork borrowers fork_among_threads exec masks
+    nop file socket worker poll threads detached signals queued alternate nested jumps fork borrowers fork_among_threads exec masks
     identity descriptors names killed
 }
 

@@ -51,6 +51,11 @@ pub fn stack_pointer(context: &ucontext_t) -> usize {
     context.uc_mcontext.sp as usize
 }
 
+/// Ends the trapped call with this answer.
+pub fn set_answer(context: &mut ucontext_t, answer: isize) {
+    context.uc_mcontext.regs[0] = answer as u64;
+}
+
 /// Returns the intended number of a call that may have trapped under another number. The thread is
 /// [set back](super::patch::set_back) to its own instruction, so x8 has the number.
 pub fn number_meant(context: &ucontext_t) -> Option<i32> {

@@ -24,6 +24,11 @@ pub fn stack_pointer(context: &ucontext_t) -> usize {
     context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize
 }
 
+/// Ends the trapped call with this answer.
+pub fn set_answer(context: &mut ucontext_t, answer: isize) {
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = answer as i64;
+}
+
 /// Returns the intended number of a call that trapped under another number.
 pub fn number_meant(context: &ucontext_t) -> Option<i32> {
     ahead::number_in(context.uc_mcontext.gregs[libc::REG_RAX as usize] as u64)
