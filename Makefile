@@ -13,10 +13,10 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: the checks whose result depends only on the code, in the order in which they run. 20 minutes at most.
-STEPS := setup format lint doc commits build-tests prose weight unit loom simulation conformance denied e2e install-test ci-test
+STEPS := setup format lint doc commits build-tests prose weight unit loom simulation conformance denied files e2e install-test ci-test
 # `make soak`: the other checks. Those of LOADED then run again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        chaos differential hostile simulation-soak sanitizers e2e-soak findings refused denied-soak calls containers hosts engines aarch64 \
+        chaos differential hostile files-soak fio-verify simulation-soak sanitizers e2e-soak findings refused denied-soak calls containers hosts engines aarch64 \
         dist-test dist-soak packages packages-aarch64 embedding
 LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos denied-soak sanitizers containers hosts engines aarch64 dist-test dist-soak packages packages-aarch64 embedding,$(SOAK))
 
@@ -92,7 +92,7 @@ build:
 
 # Builds the same, and the programs that test it.
 build-tests: setup
-	@$(STEP) $@ scripts/build.sh $(TARGET) $(addprefix anyring-,conformance conformance-plain differential hostile)
+	@$(STEP) $@ scripts/build.sh $(TARGET) $(addprefix anyring-,conformance conformance-plain differential files hostile)
 
 # Checks the English of documents, help texts and doc comments.
 prose: build-tests
@@ -140,6 +140,16 @@ differential: build-tests
 # 20,000 hostile programs with fixed seeds, on anyring; a few of them run with the unit tests.
 hostile: build-tests
 	@$(STEP) $@ $(CHECK)/anyring-hostile run --runs 20000 --jobs 4
+
+# Random programs on one file, each byte compared with a model, on each file system that can be had here.
+files: build-tests
+	@$(STEP) $@ scripts/files.sh $(CHECK) 60
+files-soak: build-tests setup-soak
+	@$(STEP) $@ scripts/files.sh $(CHECK) 3600 --seed 1000000
+
+# fio's own verification with each pattern, on the same file systems.
+fio-verify: build-tests setup-soak
+	@$(STEP) $@ scripts/files.sh $(CHECK) fio
 
 # Real programs under chaos, with 100 seeds each, for the table of docs/found.md.
 chaos: setup-soak build-tests

@@ -46,6 +46,6 @@ case " $* " in *" anyring-conformance "*)
   done
   ;;
 esac
-for program in release/{anyring,anyring-lab-worker,libanyring.so} debug/anyring-{conformance,conformance-plain,differential,hostile}; do
+for program in release/{anyring,anyring-lab-worker,libanyring.so} debug/anyring-{conformance,conformance-plain,differential,files,hostile}; do
   if [ -e "$target/$program" ]; then ln -f "$target/$program" "$target/check/"; fi
 done

@@ -70,7 +70,7 @@ each() {
   for file in docs/programs/*.md; do "$1" 644 "$file" "$documents/docs/programs"; done
   for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
-  for file in conformance differential fuzz hostile simulation; do "$1" 644 "tests/$file/README.md" "$documents/tests/$file"; done
+  for file in conformance differential files fuzz hostile simulation; do "$1" 644 "tests/$file/README.md" "$documents/tests/$file"; done
   for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.release,Dockerfile.scratch,cloudnative-pg.yaml,kubernetes.yaml,postgresql.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
   "$1" 644 crates/anyring/README.md "$documents/crates/anyring"
   for file in crates/anyring/examples/*; do "$1" 644 "$file" "$documents/crates/anyring/examples"; done
@@ -111,7 +111,7 @@ case $action in
     # Only the folders that anyring alone uses. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/programs" \
       "$documents/docs/decisions" "$documents/docs/examples/c" "$documents/docs/examples" "$documents/docs" \
-      "$documents"/{crates/anyring/examples,crates/anyring,crates/lab,crates,packaging/ci,packaging/grafana,packaging/seccomp,packaging,tests/conformance,tests/differential,tests/fuzz,tests/hostile,tests/simulation,tests} "$documents"; do
+      "$documents"/{crates/anyring/examples,crates/anyring,crates/lab,crates,packaging/ci,packaging/grafana,packaging/seccomp,packaging,tests/conformance,tests/differential,tests/files,tests/fuzz,tests/hostile,tests/simulation,tests} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

@@ -41,6 +41,13 @@ missing_packages() {
   command -v pkg-config >/dev/null || echo pkg-config
   command -v meson >/dev/null || echo meson
   command -v cmake >/dev/null || echo cmake
+  # The file systems of `make files`, which only root can mount.
+  if [ "$(id -u)" = 0 ]; then
+    PATH=$PATH:/usr/sbin command -v mkfs.xfs >/dev/null || echo xfsprogs
+    PATH=$PATH:/usr/sbin command -v mkfs.btrfs >/dev/null || echo btrfs-progs
+    PATH=$PATH:/usr/sbin command -v mkfs.ext4 >/dev/null || echo e2fsprogs
+    command -v bindfs >/dev/null || echo bindfs
+  fi
   if [ "$TIER" = soak ]; then
     # To unpack the suites of liburing and libaio.
     command -v dpkg-source >/dev/null || echo dpkg-dev
@@ -56,7 +63,6 @@ missing_packages() {
       command -v qemu-system-aarch64 >/dev/null || echo qemu-system-arm
       command -v cpio >/dev/null || echo cpio
       command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86
-      PATH=$PATH:/usr/sbin command -v mkfs.ext4 >/dev/null || echo e2fsprogs
       # For `make containers` and `make engines`, which only root can do: the engines are in systems made by it.
       command -v debootstrap >/dev/null || echo debootstrap
       command -v lintian >/dev/null || echo lintian

@@ -17,6 +17,7 @@ const CRATES: &[&str] = &[
     "crates/advise",
     "tests/conformance",
     "tests/differential",
+    "tests/files",
     "tests/hostile",
     "tests/simulation",
     "tests/fuzz",
