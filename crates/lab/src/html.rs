@@ -92,25 +92,50 @@ fn head(report: &Report, page: &mut String) {
     page.push_str("</dl>\n");
 }
 
-/// The main result: each workload beside the kernel's io_uring in one line, which links to its section.
+/// The main result: each workload beside the kernel's io_uring in one line, which links to its section. Rates have a table
+/// of their own, since a high ratio is good for them and bad for all others.
 fn findings(report: &Report, page: &mut String) {
     page.push_str(
         "<section>\n<h2>Findings</h2>\n<p class=\"about\">How many figures of each workload are better on anyring than \
          on the kernel's io_uring, how many are worse, and how many are neither, since the ratio's interval holds 1 or \
          there are too few runs for one. The last column has the least and the greatest anyring / kernel of the \
-         medians.</p>\n<div class=\"scroll\"><table>\n<thead><tr><th></th><th>better</th><th>worse</th>\
-         <th>neither</th><th>anyring / kernel</th></tr></thead>\n<tbody>\n",
+         medians.</p>\n",
     );
-    for workload in &report.workloads {
-        let cells = match Finding::of(workload, Backend::Kernel) {
-            Some(Finding { better, worse, neither, ratios: [least, greatest] }) => {
-                format!("<td>{better}</td><td>{worse}</td><td>{neither}</td><td>{least:.2} to {greatest:.2}</td>")
-            }
-            None => "<td class=\"missing\" colspan=\"4\">not compared with the kernel's io_uring</td>".to_owned(),
-        };
-        let _ = writeln!(page, "<tr><td><a href=\"#{0}\">{0}</a></td>{cells}</tr>", escape(&workload.name));
+    for (more_is_better, title) in
+        [(false, "Times and sizes: below 1 is better on anyring"), (true, "Rates: above 1 is better on anyring")]
+    {
+        let found = |workload| Finding::of(workload, Backend::Kernel, more_is_better);
+        let lines: Vec<_> =
+            report.workloads.iter().filter_map(|workload| Some((&workload.name, found(workload)?))).collect();
+        if lines.is_empty() {
+            continue;
+        }
+        let _ = write!(
+            page,
+            "<h3>{title}</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th></th><th>better</th><th>worse</th>\
+             <th>neither</th><th>anyring / kernel</th></tr></thead>\n<tbody>\n"
+        );
+        for (name, Finding { better, worse, neither, ratios: [least, greatest] }) in lines {
+            let _ = writeln!(
+                page,
+                "<tr><td><a href=\"#{0}\">{0}</a></td><td>{better}</td><td>{worse}</td><td>{neither}</td>\
+                 <td>{least:.2} to {greatest:.2}</td></tr>",
+                escape(name)
+            );
+        }
+        page.push_str("</tbody></table></div>\n");
     }
-    page.push_str("</tbody></table></div>\n</section>\n");
+    let is_compared = |workload: &&WorkloadReport| {
+        [false, true].into_iter().any(|more| Finding::of(workload, Backend::Kernel, more).is_some())
+    };
+    let others: Vec<_> = report.workloads.iter().filter(|workload| !is_compared(workload)).collect();
+    if !others.is_empty() {
+        let link = |workload: &&WorkloadReport| format!("<a href=\"#{0}\">{0}</a>", escape(&workload.name));
+        let links: Vec<_> = others.iter().map(link).collect();
+        let _ =
+            writeln!(page, "<p class=\"note\">Not compared with the kernel's io_uring: {}</p>", links.join(", "));
+    }
+    page.push_str("</section>\n");
 }
 
 fn section(workload: &WorkloadReport, page: &mut String) -> Result<(), String> {
@@ -274,9 +299,11 @@ mod tests {
             "<dd>2024-12-31 23:59 UTC</dd>",
             "<dd>1.2.3, reached through libc</dd>",
             "<h2>Findings</h2>",
+            "<h3>Times and sizes: below 1 is better on anyring</h3>",
             "<a href=\"#times\">times</a></td><td>1</td><td>1</td><td>2</td><td>0.30 to 1.50</td>",
+            "<h3>Rates: above 1 is better on anyring</h3>",
             "<a href=\"#rates\">rates</a></td><td>1</td><td>1</td><td>0</td><td>0.50 to 2.00</td>",
-            "<a href=\"#other\">other</a></td><td class=\"missing\" colspan=\"4\">not compared",
+            "Not compared with the kernel's io_uring: <a href=\"#other\">other</a>",
             "<section id=\"times\">",
         ]
         .map(place);

@@ -187,12 +187,12 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Compares the workload's figures that both have. `None` if there is no such figure.
-    pub fn of(workload: &WorkloadReport, other: Backend) -> Option<Self> {
+    /// Compares the workload's figures that both have: its rates, or its other figures. `None` if there is no such
+    /// figure.
+    pub fn of(workload: &WorkloadReport, other: Backend, more_is_better: bool) -> Option<Self> {
         let mut finding = Finding { better: 0, worse: 0, neither: 0, ratios: [f64::INFINITY, f64::NEG_INFINITY] };
-        for row in &workload.rows {
+        for row in workload.rows.iter().filter(|row| row.figure.more_is_better == more_is_better) {
             let Some(ratio) = row.column(other).and_then(|column| column.ratio) else { continue };
-            let more_is_better = row.figure.more_is_better;
             let count = match ratio.interval {
                 Some([low, _]) if low > 1.0 && more_is_better => &mut finding.better,
                 Some([_, high]) if high < 1.0 && !more_is_better => &mut finding.better,
