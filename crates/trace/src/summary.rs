@@ -291,7 +291,7 @@ impl Summary {
         }
         self.in_flight.insert((event.ring, event.request), request);
         if let Some(ring) = self.rings.get_mut(&event.ring) {
-            ring.habits.submit(event.request);
+            ring.habits.submit(event.request, event.time_ns);
         }
     }
 

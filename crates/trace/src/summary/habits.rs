@@ -32,6 +32,9 @@ pub struct Habits {
     pub sync_ns: u64,
     /// Total time of all of them.
     sync_total_ns: u64,
+    /// Time in which nothing was in flight before an FSYNC, since the program had yet to make it. For each FSYNC at most
+    /// as long as it took.
+    pub sync_gaps_ns: u64,
     /// One-shot POLL_ADDs of a descriptor that an earlier POLL_ADD had polled.
     pub polls_again: u64,
     /// One-shot TIMEOUTs that took about as long as the TIMEOUT before.
@@ -45,6 +48,9 @@ pub struct Habits {
     /// The request that has been alone in flight since its submission.
     single: Option<u32>,
     synced_until_ns: u64,
+    /// The time of the last completion, and of the gap before the request that is alone in flight.
+    completed_ns: u64,
+    gap_ns: u64,
     polled: HashSet<i32>,
     tick_ns: u64,
 }
@@ -87,8 +93,9 @@ fn sort(opcode: u16) -> Sort {
 }
 
 impl Habits {
-    pub(super) fn submit(&mut self, request: u32) {
+    pub(super) fn submit(&mut self, request: u32, time_ns: u64) {
         self.single = (self.in_flight == 0).then_some(request);
+        self.gap_ns = if self.completed_ns == 0 { 0 } else { time_ns.saturating_sub(self.completed_ns) };
         self.in_flight += 1;
     }
 
@@ -105,12 +112,14 @@ impl Habits {
         let is_small = (1..=SMALL_BYTES).contains(&event.result);
         let sort = sort(request.opcode);
         self.writes += u64::from(sort == Sort::Write);
+        self.completed_ns = event.time_ns;
         match sort {
             Sort::Read | Sort::Write if is_small && request.path == Path::Inline => return Some(small),
             // A worker's write does not count: parallel writes would wait for the file's lock as well.
             Sort::Read | Sort::Write if is_small && waits_for_device(request) => self.waited(small),
             Sort::Sync => {
                 self.syncs += 1;
+                self.sync_gaps_ns += if small.is_alone { self.gap_ns.min(latency_ns) } else { 0 };
                 let begin_ns = request.begun_ns.max(self.synced_until_ns);
                 self.sync_ns += event.time_ns.saturating_sub(begin_ns);
                 self.sync_total_ns += event.time_ns.saturating_sub(request.begun_ns);
@@ -249,6 +258,23 @@ mod tests {
         ]);
         assert_eq!((found.writes, found.syncs, found.sync_ns), (1, 2, 80));
         assert_eq!(found.syncs_together(), f64::from(60 + 70) / 80.0);
+    }
+
+    #[test]
+    fn the_time_before_a_lone_fsync_counts_up_to_its_own() {
+        let of = |kind, opcode, request, time_ns| event(kind, opcode, request, time_ns);
+        let found = habits(&[
+            of(Kind::SubmitReq, Opcode::Write, 1, 10),
+            of(Kind::Complete, Opcode::Write, 1, 40),
+            of(Kind::SubmitReq, Opcode::Fsync, 2, 70),
+            of(Kind::Complete, Opcode::Fsync, 2, 170),
+            of(Kind::SubmitReq, Opcode::Fsync, 3, 900),
+            of(Kind::Complete, Opcode::Fsync, 3, 950),
+            of(Kind::SubmitReq, Opcode::Write, 4, 960),
+            of(Kind::SubmitReq, Opcode::Fsync, 5, 970),
+            of(Kind::Complete, Opcode::Fsync, 5, 980),
+        ]);
+        assert_eq!(found.sync_gaps_ns, 30 + 50, "the third was not alone");
     }
 
     #[test]
