@@ -154,6 +154,25 @@ def containers_conf(engine):
         file.write_text(before)
 
 
+def quadlet(engine):
+    """Starts the container of a unit as Quadlet's generator has systemd do it, but in the foreground and without systemd's groups."""
+    generator = Path("/usr/libexec/podman/quadlet")
+    if not generator.exists():
+        return "this podman has no Quadlet"
+    results(engine)
+    units = engine.work / "quadlet"
+    units.mkdir(exist_ok=True)
+    here = [f"Image={engine.registry}fio:plain", f"Exec={' '.join(PROGRAM)}", "Network=none", f"Volume={engine.work}/results:/results",
+            f"Environment={COUNTERS[1]}", ""]
+    (units / "program.container").write_text("\n".join([recipe(engine, "Quadlet"), *here]))
+    made = subprocess.run([generator, "-dryrun"], env={"QUADLET_UNIT_DIRS": str(units)}, capture_output=True, text=True, check=True)
+    start = next(line for line in made.stdout.split("\n") if line.startswith("ExecStart="))
+    podman, *words = shlex.split(start.removeprefix("ExecStart=").replace("%N", "program").replace("%t", "/run"))
+    assert podman.endswith("/podman"), start
+    did_it(engine, engine.engine(*[word for word in words if word not in ("-d", "--cgroups=split", "--sdnotify=conmon")], limit_s=90))
+    return None
+
+
 def compose(engine):
     if engine.engine("compose", "version").returncode != 0:
         return "this Docker has no `docker compose`"
@@ -355,7 +374,7 @@ TESTS = [
 
 COMPOSE = [("Compose", compose)]
 
-PODMAN = [("containers.conf: fio", containers_conf)]
+PODMAN = [("containers.conf: fio", containers_conf), ("Quadlet: fio", quadlet)]
 
 LXC = [
     ("lxc.environment: fio", lxc),
