@@ -72,6 +72,8 @@ missing_packages() {
       command -v chromium >/dev/null || echo chromium
     fi
   fi
+  # For a file system in an image file, which only root mounts.
+  if [ "$(id -u)" = 0 ]; then PATH=$PATH:/usr/sbin command -v mkfs.btrfs >/dev/null || echo btrfs-progs; fi
   command -v patchelf >/dev/null || echo patchelf
   # To count instructions and system calls.
   command -v valgrind >/dev/null || echo valgrind

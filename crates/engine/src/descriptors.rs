@@ -106,6 +106,14 @@ pub fn is_own(fd: i32) -> bool {
     own_bit(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
+/// Returns a number that the program has named. An error if it is the engine's own: to the program it is not open.
+pub fn of_program(fd: i32) -> Result<i32, Errno> {
+    if is_own(fd) {
+        return Err(Errno::BADF);
+    }
+    Ok(fd)
+}
+
 /// The lowest number that may be the engine's own, now or soon. Relaxed, as [`OWN`].
 static FLOOR: AtomicI32 = AtomicI32::new(i32::MAX);
 

@@ -384,7 +384,7 @@ fn register_eventfd(guard: &mut RingGuard, arg: u64, count: u32, only_asynchrono
     if guard.eventfd.is_some() {
         return Err(Errno::BUSY);
     }
-    let fd: i32 = user_read(arg)?;
+    let fd = descriptors::of_program(user_read(arg)?)?;
     let eventfd = descriptors::duplicate(fd)?;
     if !is_eventfd(eventfd) {
         descriptors::close(eventfd);

@@ -123,16 +123,51 @@ static int is_foreign(int fd)
 	return fd > 2 && fd != ring.fd && fd != pipes[0] && fd != pipes[1] && fd != file && fcntl(fd, F_GETFD) >= 0;
 }
 
+/* Makes a request whose SQE has this file and second file, and returns its result. */
+static int result_of(int opcode, int fd, uint64_t second, uint64_t address, unsigned length)
+{
+	struct io_uring_sqe *sqe = ring_sqe(&ring);
+	uint64_t user_data;
+	int res;
+
+	sqe->opcode = opcode;
+	sqe->fd = fd;
+	sqe->off = opcode == IORING_OP_SPLICE ? (uint64_t)-1 : second;
+	sqe->addr = opcode == IORING_OP_SPLICE ? (uint64_t)-1 : address;
+	sqe->splice_fd_in = opcode == IORING_OP_SPLICE ? (int)second : 0;
+	sqe->len = length;
+	ring_push(&ring);
+	CHECK(ring_enter(&ring, 1, 1) == 1);
+	CHECK(ring_reap(&ring, &user_data, &res));
+	return res;
+}
+
+/* Requests and registrations that name the number beside their own file. */
+static void requests_find_it_closed(int fd, int epoll)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	uint64_t at = (uintptr_t)&event, files = (uintptr_t)&fd;
+
+	CHECK(result_of(IORING_OP_SPLICE, pipes[1], fd, 0, 1) == -EBADF);
+	CHECK(result_of(IORING_OP_EPOLL_CTL, fd, pipes[0], at, EPOLL_CTL_ADD) == -EBADF);
+	CHECK(result_of(IORING_OP_EPOLL_CTL, epoll, fd, at, EPOLL_CTL_ADD) == -EBADF);
+	CHECK(result_of(IORING_OP_FILES_UPDATE, -1, 0, files, 1) == -EBADF);
+	CHECK(raw6(__NR_io_uring_register, ring.fd, IORING_REGISTER_EVENTFD, files, 1, 0, 0) == -EBADF);
+}
+
 static void foreign_numbers_are_not_open(void)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 	struct itimerspec never = {{0, 0}, {0, 0}};
-	int epoll = epoll_create1(EPOLL_CLOEXEC), count = 0;
+	int epoll = epoll_create1(EPOLL_CLOEXEC), none = -1, count = 0;
+
+	CHECK(raw6(__NR_io_uring_register, ring.fd, IORING_REGISTER_FILES, (long)&none, 1, 0, 0) == 0);
 
 	for (int fd = 3; fd < 4096; fd++) {
 		if (fd == epoll || !is_foreign(fd))
 			continue;
 		count++;
+		requests_find_it_closed(fd, epoll);
 		rare_calls(fd, EBADF);
 		FAILS(EBADF, CALL(fcntl, fd, F_SETFD, 0, 0, 0, 0, fcntl(fd, F_SETFD, 0)));
 		FAILS(EBADF, CALL(fcntl, fd, F_SETFL, O_NONBLOCK, 0, 0, 0, fcntl(fd, F_SETFL, O_NONBLOCK)));

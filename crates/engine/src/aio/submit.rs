@@ -75,10 +75,7 @@ struct Flags(i32);
 
 impl Flags {
     fn of(fd: i32) -> Result<Flags, Errno> {
-        if descriptors::is_own(fd) {
-            return Err(Errno::BADF); // for the program the number is not open
-        }
-        let flags = descriptors::status_flags(fd)?;
+        let flags = descriptors::status_flags(descriptors::of_program(fd)?)?;
         match flags & libc::O_PATH {
             0 => Ok(Flags(flags)),
             _ => Err(Errno::BADF),

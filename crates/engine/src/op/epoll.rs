@@ -1,7 +1,7 @@
 //! EPOLL_CTL and EPOLL_WAIT: epoll_ctl(2) and epoll_wait(2) on one of the program's epoll instances.
 
 use super::{call, reject_unused, Context, Direction, Field, OnRing, Operation, Verdict};
-use crate::descriptors::{is_ring, level};
+use crate::descriptors::{is_ring, level, of_program};
 use crate::os::{user_read_slice, EpollEvent};
 use crate::Errno;
 use anyring_abi::Sqe;
@@ -47,6 +47,9 @@ impl EpollCtl {
 
 impl Operation for EpollCtl {
     fn issue(&mut self, _context: Context) -> Verdict {
+        if let Err(error) = of_program(self.epoll).and(of_program(self.fd)) {
+            return Verdict::error(error);
+        }
         let args = [self.epoll, self.operation, self.fd].map(|value| value as usize);
         let event = self.event.as_ptr() as usize;
         Verdict::of(call(libc::SYS_epoll_ctl, [args[0], args[1], args[2], event, 0, 0]))

@@ -10,7 +10,7 @@
 //! call, the worker sleeps until more data arrives. The kernel's worker would do the same.
 
 use super::{call, Context, Direction, OnRing, Operation, Punt, Verdict};
-use crate::descriptors::{check_open, is_nonblocking, status_flags};
+use crate::descriptors::{check_open, is_nonblocking, is_ring, of_program, status_flags};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{file_status, Os, Sys};
 use crate::resource::files::{is_locked, FixedFile};
@@ -224,7 +224,14 @@ impl Operation for Splice {
         if let Some(index) = self.input_index() {
             self.set_input(ring.fixed_file(index)?);
         }
-        Ok(())
+        match self.input_number() {
+            Some(fd) if is_ring(of_program(fd)?) => self.refused_by_ring().map_or(Ok(()), Err),
+            _ => Ok(()),
+        }
+    }
+
+    fn refused_by_ring(&self) -> Option<Errno> {
+        (self.bytes != 0).then_some(Errno::INVAL)
     }
 
     /// Duplicates the input's descriptor: the request may wait for its output, or a thread may sleep in the call. A

@@ -369,6 +369,7 @@ fn open(ring: &'static dyn Tagged, fd: i32, tag: u64) -> Result<Option<Arc<Fixed
 
 /// Makes the duplicate of a file that the program registers. The kernel refuses rings, and files with O_PATH.
 pub fn duplicate_to_register(fd: i32) -> Result<i32, Errno> {
+    descriptors::of_program(fd)?;
     if descriptors::is_ring(fd) || descriptors::status_flags(fd)? & libc::O_PATH != 0 {
         return Err(Errno::BADF);
     }
