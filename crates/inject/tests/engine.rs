@@ -278,6 +278,9 @@ cases! {
     a_vector_of_3_gib_is_cut_to_what_one_read_moves: "transfers" "huge";
     direct_writes_by_workers_arrive: "transfers" "direct";
     each_read_finds_an_event_that_was_there_already: "transfers" "inotify";
+    direct_transfers_of_parts_of_blocks_are_whole: "btrfs" "parts";
+    direct_transfers_of_what_is_compressed_are_whole: "btrfs" "compressed";
+    fio_verifies_what_it_wrote_in_parts_of_blocks: "btrfs" "fio";
 
     a_handler_submits_to_the_ring_it_interrupts: "handlers" "submits";
     an_unseen_handler_submits_to_the_ring_it_interrupts: "handlers" "submits-unseen";
