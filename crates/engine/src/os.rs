@@ -37,8 +37,8 @@ pub use interrupt::{
 };
 pub use linux::{
     calls_with_flags_are_refused, can_wait_for_several, flags_are_checked, flags_are_ignored, for_now, nap, pause,
-    probe_flags, syscall, usable_cpus, ForNow, Linux, ACCEPTS_FLAGS, POLLS_FOR_NANOSECONDS, WAITS_FOR_NANOSECONDS,
-    WAITS_WITHOUT_MASK,
+    probe_flags, set_clock, syscall, usable_cpus, ForNow, Linux, ACCEPTS_FLAGS, POLLS_FOR_NANOSECONDS,
+    WAITS_FOR_NANOSECONDS, WAITS_WITHOUT_MASK,
 };
 pub use question::{
     answers, ask_in_child, ask_together, asks_itself, be_expendable, is_filtered, is_permitted, is_refused_by,

@@ -424,6 +424,7 @@ cases! {
     a_worker_is_scheduled_as_the_process: "engine_threads" "worker";
     a_worker_has_no_filter_of_a_thread: "mallocs" "filtered";
     no_thread_of_ours_is_made_by_the_programs_function: "mallocs" "created";
+    time_passes_though_a_clock_of_the_programs_stands_still: "mallocs" "clock";
     a_handler_that_interrupts_malloc_uses_a_worker: "mallocs" "interrupted";
     a_handler_that_interrupts_malloc_registers_a_ring: "mallocs" "registers";
     a_child_of_threads_never_asks_malloc: "mallocs" "child-of-threads";

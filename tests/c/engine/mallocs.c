@@ -1,4 +1,5 @@
-/* A program with its own malloc(3) and pthread_create(3), as collectors and tracers have. The engine uses neither. */
+/* A program with its own malloc(3) and pthread_create(3), as collectors and tracers have, and its own clock_gettime(3),
+ * as tests have. The engine uses none of them. */
 #include "engine.h"
 
 #include "../filter.h"
@@ -40,6 +41,30 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 
 	created++;
 	return next(thread, attributes, work, argument);
+}
+
+static volatile int stands_still;
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+	if (!stands_still)
+		return syscall(SYS_clock_gettime, clock, now);
+	*now = (struct timespec){1000, 0};
+	return 0;
+}
+
+static void time_passes_though_a_clock_stands_still(void)
+{
+	struct __kernel_timespec soon = {0, 10000000};
+	struct io_uring_cqe *cqe;
+
+	init_ring(&ring, 8, 0);
+	stands_still = 1;
+	io_uring_prep_timeout(next_sqe(&ring), &soon, 0, 0);
+	submit(&ring, 1);
+	CHECK(answer(io_uring_wait_cqe(&ring, &cqe)) == 0 && cqe->res == -ETIME);
+	io_uring_cqe_seen(&ring, cqe);
+	CHECK(io_uring_wait_cqe_timeout(&ring, &cqe, &soon) == -ETIME);
 }
 
 static int pipes[2];
@@ -212,5 +237,6 @@ CASES({"interrupted", a_handler_interrupts_malloc},
       {"registers", a_handler_that_interrupts_malloc_registers_a_ring},
       {"child", a_child_never_asks_malloc},
       {"child-of-threads", a_child_of_threads_never_asks_malloc},
+      {"clock", time_passes_though_a_clock_stands_still},
       {"created", no_thread_is_made_by_the_program_s},
       {"filtered", a_worker_has_no_filter})

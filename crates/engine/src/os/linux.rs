@@ -7,7 +7,7 @@ use super::{check, wait, wait_interruptibly, EpollEvent, Os};
 use crate::os::calls;
 use crate::os::Sys;
 use crate::Errno;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 /// The running kernel.
@@ -190,6 +190,25 @@ pub static POLLS_FOR_NANOSECONDS: Question = Question::new(|| {
     is_permitted(libc::SYS_ppoll, [0, 0, at_once.as_ptr() as usize, 0, 0, 0])
 });
 
+type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
+
+/// Address of libc's own clock_gettime(3), which uses the vDSO; 0 before [`set_clock`]. Relaxed: a function pointer
+/// publishes no other memory.
+static CLOCK: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets the address of libc's own clock_gettime(3). A program may define one that stands still (libfaketime).
+pub fn set_clock(address: usize) {
+    CLOCK.store(address, Relaxed);
+}
+
+fn clock_gettime() -> ClockGettime {
+    match CLOCK.load(Relaxed) {
+        0 => libc::clock_gettime,
+        // SAFETY: `set_clock` has stored a function of this type.
+        address => unsafe { core::mem::transmute::<usize, ClockGettime>(address) },
+    }
+}
+
 /// Returns milliseconds, not less than `timeout_ns`.
 fn milliseconds(timeout_ns: u64) -> isize {
     timeout_ns.div_ceil(1_000_000).min(i32::MAX as u64) as isize
@@ -202,8 +221,8 @@ impl Os for Linux {
             return system.clock_ns();
         }
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `now` is a timespec that this call may write. No library wraps clock_gettime, which uses the vDSO.
-        unsafe { libc::clock_gettime(clock, &mut now) };
+        // SAFETY: `now` is a timespec that this call may write.
+        unsafe { clock_gettime()(clock, &mut now) };
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 

@@ -8,7 +8,7 @@
 //! thread.
 
 use super::{change_mask, count, follow, maker, name, open_signals, place, symbol, tables, IS_OURS, NAMES};
-use crate::os::{handlers, owner, Os, Sys};
+use crate::os::{self, handlers, owner, Os, Sys};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -57,13 +57,16 @@ pub(super) enum Like {
 /// memory.
 static CREATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the needed parts of libc, before the process's first engine thread. This is best done when the process
+/// Finds the needed functions of libc itself, before the process's first engine thread. This is best done when the process
 /// begins, since the loader may be locked later, in a forked child even forever.
 pub fn prepare() {
     if CREATE.load(Ordering::Relaxed) == 0 {
         count::prepare();
         let linked = libc::pthread_create as *const () as usize;
         CREATE.store(symbol::of_libc(c"pthread_create").unwrap_or(linked), Ordering::Relaxed);
+        if let Some(clock) = symbol::of_libc(c"clock_gettime") {
+            os::set_clock(clock);
+        }
     }
 }
 
