@@ -268,10 +268,25 @@ static void a_worker_is_the_process_s(void)
 	CHECK(pthread_join(other, NULL) == 0);
 }
 
+/* More thread-local memory than the engine's threads need stack. */
+static __thread volatile char thread_local_memory[3 << 20];
+
+static void threads_have_much_local_memory(void)
+{
+	init_ring(&ring, 8, 0);
+	thread_local_memory[0] = 1;
+	CHECK(pipe(pipes) == 0);
+	submit_read(&ring, pipes[0], buffer, 1, 1);
+	write_all(pipes[1], "x");
+	only_look(&ring);
+	take(&ring, 1, 1);
+}
+
 CASES({"sent-faults", sent_faults_are_waited_for},
       {"handled-faults", sent_faults_are_handled_by_the_program},
       {"handled-faults-without-proc", sent_faults_are_handled_without_proc},
       {"limit", handlers_jump_at_the_limit},
       {"limit-of-one", handlers_of_one_jump_at_the_limit},
       {"real-time", real_time_waits_for_no_lock},
-      {"worker", a_worker_is_the_process_s})
+      {"worker", a_worker_is_the_process_s},
+      {"much-local-memory", threads_have_much_local_memory})

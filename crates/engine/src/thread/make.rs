@@ -12,7 +12,10 @@ use crate::os::{self, handlers, owner, Os, Sys};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+/// What a thread needs of its stack.
 const STACK_BYTES: usize = 256 * 1024;
+/// Bytes of a stack that libc takes for thread-local memory, which the program's libraries may have much of.
+static LOCAL_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The function that a new engine thread runs.
 pub(super) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -64,9 +67,24 @@ pub fn prepare() {
         count::prepare();
         let linked = libc::pthread_create as *const () as usize;
         CREATE.store(symbol::of_libc(c"pthread_create").unwrap_or(linked), Ordering::Relaxed);
+        LOCAL_BYTES.store(local_bytes(), Ordering::Relaxed);
         if let Some(clock) = symbol::of_libc(c"clock_gettime") {
             os::set_clock(clock);
         }
+    }
+}
+
+/// Returns the least size of a stack that libc accepts, or 0 where libc does not say.
+fn local_bytes() -> usize {
+    type GetMinstack = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+    let Some(address) = symbol::of_libc(c"__pthread_get_minstack") else { return 0 };
+    // SAFETY: glibc's function has this type, and only reads the attributes, which are initialised.
+    unsafe {
+        let mut attributes = core::mem::zeroed();
+        libc::pthread_attr_init(&mut attributes);
+        let bytes = core::mem::transmute::<usize, GetMinstack>(address)(&attributes);
+        libc::pthread_attr_destroy(&mut attributes);
+        bytes
     }
 }
 
@@ -103,7 +121,7 @@ pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
         }));
         let mut attributes = core::mem::zeroed();
         libc::pthread_attr_init(&mut attributes);
-        libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
+        libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES + LOCAL_BYTES.load(Ordering::Relaxed));
         libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
         let mut thread = core::mem::zeroed();
         count::starts();
