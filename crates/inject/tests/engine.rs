@@ -423,6 +423,8 @@ cases! {
     real_time_waits_for_no_lock: "engine_threads" "real-time";
     a_worker_is_scheduled_as_the_process: "engine_threads" "worker";
     threads_are_made_whatever_local_memory_they_have: "engine_threads" "much-local-memory";
+    a_thread_under_a_deadline_uses_a_ring: "engine_threads" "deadline";
+    a_thread_of_several_under_a_deadline_uses_a_ring: "engine_threads" "deadline-of-several";
     a_worker_has_no_filter_of_a_thread: "mallocs" "filtered";
     no_thread_of_ours_is_made_by_the_programs_function: "mallocs" "created";
     time_passes_though_a_clock_of_the_programs_stands_still: "mallocs" "clock";

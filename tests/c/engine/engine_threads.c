@@ -268,6 +268,63 @@ static void a_worker_is_the_process_s(void)
 	CHECK(pthread_join(other, NULL) == 0);
 }
 
+struct attributes { /* struct sched_attr, which libc's headers do not have */
+	uint32_t size, policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime, deadline, period;
+};
+
+static bool set_deadline(void)
+{
+	struct attributes all = {.size = sizeof(all), .policy = 6, .runtime = 10000000, .deadline = 30000000};
+
+	all.period = all.deadline;
+	return syscall(SYS_sched_setattr, 0, &all, 0) == 0;
+}
+
+/* A thread under SCHED_DEADLINE, which may make no threads, makes the first ring. Its requests complete all the same,
+ * except that the kernel makes no worker for it. Its own attributes stay. */
+static void *use_a_ring_under_a_deadline(void *unused)
+{
+	struct attributes now = {0};
+	struct io_uring_cqe *cqe;
+
+	if (!set_deadline())
+		return unused;
+	is_permitted = true;
+	init_ring(&ring, 8, 0);
+	prepare_read(&ring, open("/proc/self/status", O_RDONLY), buffer, 8, 1)->flags |= IOSQE_ASYNC;
+	submit(&ring, 1);
+	CHECK(wait_ms(&ring, &cqe, LONG_MS) == 0 && (cqe->res == 8 || cqe->res == -ECANCELED));
+	io_uring_cqe_seen(&ring, cqe);
+	CHECK(pipe(pipes) == 0);
+	submit_read(&ring, pipes[0], buffer, 1, 2);
+	write_all(pipes[1], "x");
+	only_look(&ring);
+	take(&ring, 2, 1);
+	CHECK(syscall(SYS_sched_getattr, 0, &now, sizeof(now), 0) == 0);
+	CHECK(now.policy == 6 && now.flags == 0 && now.runtime == 10000000);
+	return unused;
+}
+
+static void a_deadline_thread_has_a_ring(void)
+{
+	use_a_ring_under_a_deadline(NULL);
+	if (!is_permitted)
+		skip("SCHED_DEADLINE is not permitted");
+}
+
+static void one_of_several_has_a_ring(void)
+{
+	pthread_t other;
+
+	CHECK(pthread_create(&other, NULL, use_a_ring_under_a_deadline, NULL) == 0 && pthread_join(other, NULL) == 0);
+	if (!is_permitted)
+		skip("SCHED_DEADLINE is not permitted");
+}
+
 /* More thread-local memory than the engine's threads need stack. */
 static __thread volatile char thread_local_memory[3 << 20];
 
@@ -289,4 +346,6 @@ CASES({"sent-faults", sent_faults_are_waited_for},
       {"limit-of-one", handlers_of_one_jump_at_the_limit},
       {"real-time", real_time_waits_for_no_lock},
       {"worker", a_worker_is_the_process_s},
-      {"much-local-memory", threads_have_much_local_memory})
+      {"much-local-memory", threads_have_much_local_memory},
+      {"deadline", a_deadline_thread_has_a_ring},
+      {"deadline-of-several", one_of_several_has_a_ring})

@@ -125,10 +125,14 @@ pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
         libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
         let mut thread = core::mem::zeroed();
         count::starts();
-        let answer = match may_start() {
+        let mut try_once = || match may_start() {
             true => create(&mut thread, &attributes, begin, start.cast()),
             false => libc::EAGAIN,
         };
+        let mut answer = try_once();
+        if answer == libc::EAGAIN {
+            answer = place::make_under_deadline(try_once).unwrap_or(answer);
+        }
         follow::prepared();
         libc::pthread_attr_destroy(&mut attributes);
         if answer != 0 {

@@ -68,6 +68,23 @@ pub fn as_the_process() {
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, TIMER_SLACK_NS, 0, 0, 0, 0]);
 }
 
+/// Calls `make`, which makes a thread, for a caller under SCHED_DEADLINE. The system refuses such a caller threads,
+/// except ones that are scheduled in the ordinary way. `None` if the caller is not such a thread, or lacks the rights
+/// (CAP_SYS_NICE).
+pub fn make_under_deadline<T>(make: impl FnOnce() -> T) -> Option<T> {
+    if !is_permitted() {
+        return None;
+    }
+    let own = Attributes::of(0).filter(|own| own.policy == libc::SCHED_DEADLINE as u32)?;
+    let resets = Attributes { flags: own.flags | SCHED_FLAG_RESET_ON_FORK, ..own };
+    if own.flags == resets.flags || !resets.set() {
+        return None;
+    }
+    let made = make();
+    own.set();
+    Some(made)
+}
+
 /// True if the calling thread may spin: it is scheduled in the ordinary way (SCHED_OTHER), and has a choice of CPUs. With
 /// one CPU, the thread that it waits for could not run. A thread of SCHED_IDLE or SCHED_BATCH asks for little, and one of
 /// a real-time class would keep others from running. False also if a filter keeps this from being known.
