@@ -21,7 +21,7 @@ from pathlib import Path
 CLIENT = Path(__file__).resolve().parent.parent / "tests/e2e/clients/findings.c"
 
 # Findings that are reported for the kernel's rings only.
-SAVES_NOTHING_ON_OURS = ["attempts_in_vain", "unregistered_descriptor", "workers_pile_up"]
+SAVES_NOTHING_ON_OURS = ["attempts_in_vain", "inline_blocks", "unregistered_descriptor", "workers_pile_up"]
 # Programs whose findings save less than 3 %, or nothing. trace leaves these findings out.
 SAVES_TOO_LITTLE = ["fio, one file", "qemu-img bench -w"]
 # Programs whose findings save about 3 %. The measured costs decide whether trace reports them.

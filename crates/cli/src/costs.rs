@@ -23,6 +23,8 @@ const ENTRIES: usize = 64;
 /// Number of tries. Each figure is the least of them. A busy machine disturbs most tries.
 const TRIES: usize = 12;
 const ROUNDS: u32 = 50;
+/// Number of requests in a call where the cost of the call itself hardly matters.
+const TOGETHER: u32 = 16;
 /// A timeout that is longer than a round, even on a busy machine. If timeouts expired together, each would cost
 /// less.
 static TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
@@ -46,34 +48,45 @@ pub fn idle() -> Option<Duration> {
 }
 
 /// Total CPU time of rounds that each make one request: a NOP, or a poll whose event comes. `events`: a file for the
-/// events of anyring's engine.
+/// events of anyring's engine. Here every try counts: writing events to new pages costs more than to those in use.
 pub fn rounds_ns(by_kernel: bool, polls: bool, events: Option<&Path>) -> Option<f64> {
     let rounds = || {
         if let Some(file) = events {
             anyring_engine::event::open(file.to_str()?).ok()?;
         }
         let mut client = Client::new(by_kernel, 0, 0)?;
+        let begin_ns = cpu_ns();
         if polls {
-            client.polls(false)
+            client.polls(false)?;
         } else {
-            client.nops(1)
+            client.nops(1)?;
         }
+        Some(cpu_ns() - begin_ns)
     };
     match ask(rounds) {
-        Outcome::Replied(each_ns) => each_ns.map(|each_ns| each_ns * (TRIES as u32 * ROUNDS) as f64),
+        Outcome::Replied(total_ns) => total_ns,
         _ => None,
     }
+}
+
+/// CPU time of this process so far, in nanoseconds.
+fn cpu_ns() -> f64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
 fn measure(by_kernel: bool) -> Option<Costs> {
     let mut client = Client::new(by_kernel, 0, 0)?;
     let alone_ns = client.nops(1)?;
-    let call_ns = (alone_ns - client.nops(16)?).max(0.0) * 16.0 / 15.0;
+    let together = f64::from(TOGETHER);
+    let call_ns = (alone_ns - client.nops(TOGETHER)?).max(0.0) * together / (together - 1.0);
     let [poll_once_ns, poll_ns] = [client.polls(true)?, Client::new(by_kernel, 0, 0)?.polls(false)?];
     let deferred = Client::new(by_kernel, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0);
     let deferred_ns = deferred.and_then(|mut client| client.polls(false)).map_or(0.0, |it| poll_ns - it);
     let overflow_ns = Client::new(by_kernel, 0, 16)?.fill()? - Client::new(by_kernel, 0, 64)?.fill()?;
-    let [worker_ns, lookup_ns] = [client.syncs()? - alone_ns, client.lookup_ns()?];
+    let attempt_ns = client.attempts()? - client.nops(TOGETHER)?;
+    let (sync_ns, worker_switches) = client.syncs()?;
+    let lookup_ns = client.lookup_ns()?;
     // Last, since the multishot timeout keeps running. Linux before 6.4 has none.
     let again = [false, true].map(|alone| client.timeouts(false, alone));
     let once_ns = Client::new(by_kernel, 0, 0)?.timeouts(true, false);
@@ -87,7 +100,9 @@ fn measure(by_kernel: bool) -> Option<Costs> {
         timeout_ns,
         timeout_alone_ns,
         tick_ns: once_ns.unwrap_or(0.0),
-        worker_ns: worker_ns.max(0.0),
+        attempt_ns: attempt_ns.max(0.0),
+        worker_ns: (sync_ns - alone_ns).max(0.0),
+        worker_switches,
         lookup_ns: lookup_ns.max(0.0),
         overflow_ns: overflow_ns.max(0.0) * 64.0 / 48.0,
         deferred_ns: deferred_ns.max(0.0),
@@ -102,15 +117,23 @@ fn measure(by_kernel: bool) -> Option<Costs> {
 fn least(rounds: u32, mut call: impl FnMut() -> Option<()>) -> Option<f64> {
     let mut least = f64::MAX;
     for _ in 0..TRIES {
-        let begin = clock_gettime(ClockId::ProcessCPUTime);
+        let begin_ns = cpu_ns();
         for _ in 0..rounds {
             call()?;
         }
-        let end = clock_gettime(ClockId::ProcessCPUTime);
-        let took = (end.tv_sec - begin.tv_sec) as f64 * 1e9 + (end.tv_nsec - begin.tv_nsec) as f64;
-        least = least.min(took / f64::from(rounds));
+        least = least.min((cpu_ns() - begin_ns) / f64::from(rounds));
     }
     Some(least)
+}
+
+/// Number of times that threads of this process have slept.
+fn switches() -> i64 {
+    // SAFETY: `used` is writable, and all zeros are a rusage.
+    unsafe {
+        let mut used: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut used);
+        used.ru_nvcsw
+    }
 }
 
 /// A ring in memory of this process, which ends with the process.
@@ -178,6 +201,11 @@ impl Client {
 
     /// Reaps all CQEs and returns the last. It must have succeeded, or be a timeout that expired.
     fn reap(&self) -> Option<Cqe> {
+        self.last().filter(|cqe| cqe.res >= 0 || cqe.res == -libc::ETIME)
+    }
+
+    /// Reaps all CQEs and returns the last.
+    fn last(&self) -> Option<Cqe> {
         // Acquire: pairs with the server's Release store of the tail after the CQEs. Relaxed: only this thread stores
         // it.
         let tail = self.word(self.params.cq_off.tail).load(Ordering::Acquire);
@@ -191,7 +219,7 @@ impl Client {
             unsafe { self.queues.add(self.params.cq_off.cqes as usize).cast::<Cqe>().add(place).read_volatile() };
         // Release: the server's Acquire load of the head sees that the CQEs were read.
         head.store(tail, Ordering::Release);
-        (cqe.res >= 0 || cqe.res == -libc::ETIME).then_some(cqe)
+        Some(cqe)
     }
 
     fn nops(&mut self, together: u32) -> Option<f64> {
@@ -210,11 +238,11 @@ impl Client {
                 (0..8).for_each(|_| self.push(Sqe { opcode: Opcode::Nop as u8, fd: -1, ..Sqe::default() }));
                 self.enter(8, 0)?;
             }
-            for _ in 0..64 / self.params.cq_entries.min(64) {
+            for _ in 1..64 / self.params.cq_entries.min(64) {
                 self.reap()?;
-                self.enter(0, 0)?;
+                self.enter(0, 1)?; // as who waits for a CQE
             }
-            Some(())
+            self.reap().map(drop)
         })?;
         Some(each / 64.0)
     }
@@ -271,14 +299,32 @@ impl Client {
         })
     }
 
-    /// Makes FSYNCs of a file in memory. An FSYNC always goes to a worker, and this one has nothing to do there.
-    fn syncs(&mut self) -> Option<f64> {
+    /// Makes FSYNCs of a file in memory. An FSYNC always goes to a worker, and this one has nothing to do there. Returns
+    /// the cost of one, and how often threads slept for it.
+    fn syncs(&mut self) -> Option<(f64, f64)> {
+        const SYNCS: u32 = 100;
         let file = memfd_create("anyring-costs", MemfdFlags::CLOEXEC).ok()?;
-        least(100, || {
+        let before = switches();
+        let cost = least(SYNCS, || {
             self.push(Sqe { opcode: Opcode::Fsync as u8, fd: file.as_raw_fd(), ..Sqe::default() });
             self.enter(1, 1)?;
             self.reap().map(drop)
-        })
+        })?;
+        Some((cost, (switches() - before) as f64 / f64::from(TRIES as u32 * SYNCS)))
+    }
+
+    /// Receives from a socket without data, without waiting for it.
+    fn attempts(&mut self) -> Option<f64> {
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().ok()?;
+        let mut byte = 0u8;
+        let (fd, addr, op_flags) = (socket.as_raw_fd(), &raw mut byte as u64, libc::MSG_DONTWAIT as u32);
+        let sqe = Sqe { opcode: Opcode::Recv as u8, fd, addr, len: 1, op_flags, ..Sqe::default() };
+        let each = least(ROUNDS, || {
+            (0..TOGETHER).for_each(|_| self.push(sqe));
+            self.enter(TOGETHER, TOGETHER)?;
+            (self.last()?.res == -libc::EAGAIN).then_some(())
+        })?;
+        Some(each / f64::from(TOGETHER))
     }
 
     fn lookup_ns(&mut self) -> Option<f64> {

@@ -195,8 +195,8 @@ pub struct Event {
     pub user_data: u64,
     /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring. REGISTER:
     /// registered buffers. ENTER: `min_complete`. LINK: the request that this request follows. FAIL_LINK: the request
-    /// that fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`. INJECTION, FINDING:
-    /// see [`Name::of`](crate::chaos::Name::of), also for `len` and `result`.
+    /// that fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`. CALLER: when the walk
+    /// over the stack began. INJECTION, FINDING: see [`Name::of`](crate::chaos::Name::of), also for `len` and `result`.
     pub offset: u64,
     /// The ring's number, unique in this file.
     pub ring: u32,

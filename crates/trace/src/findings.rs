@@ -18,6 +18,10 @@ pub(crate) const FEW: u64 = 100;
 const LONG_NS: u64 = 100_000;
 /// The number of requests with workers at the same time from which on workers pile up.
 const MANY_WORKERS: u64 = 64;
+/// The average number of requests in flight below which a ring has one at a time.
+const ALONE: f64 = 1.5;
+/// The most that sleeping counts for. Other threads of a program may sleep for reasons of their own.
+const MOST_SLEEPS: f64 = 3.0;
 /// The number of requests in one call from which on the cost of the call itself hardly matters.
 const TOGETHER: u64 = 16;
 
@@ -56,7 +60,22 @@ pub(crate) struct Around {
     pub costs: Costs,
     /// Rings with one request in flight at a time.
     pub alone: usize,
+    /// Requests that workers had, on all rings.
+    pub by_workers: u64,
     pub spent: Spent,
+}
+
+impl Around {
+    /// The number of times that threads slept for each request of a worker, by the number for a single such request
+    /// at a time. Workers that are kept busy sleep less; those that wait for each other's locks sleep more often.
+    fn sleeps(&self) -> f64 {
+        match self.spent.switches {
+            Some(switches) if self.by_workers != 0 && self.costs.worker_switches >= 1.0 => {
+                switches as f64 / self.by_workers as f64 / self.costs.worker_switches
+            }
+            _ => 1.0,
+        }
+    }
 }
 
 impl std::fmt::Display for Finding {
@@ -90,12 +109,13 @@ fn of_kinds(ring: &RingReport, around: &Around) -> Vec<(Option<usize>, Found)> {
     let of_kind = |(index, kinds): (usize, &Kinds)| {
         let queued = || queued(ring, kinds, around);
         let all = [
-            forced(kinds, files, queued()),
+            forced(kinds, files, unforced(ring, kinds, around)),
             drained(kinds, queued()),
-            slow_inline(kinds, costs),
+            // anyring's engine already gives parts of large reads to workers.
+            of_kernel(ring, || slow_inline(kinds, costs)),
             of_kernel(ring, || attempts_in_vain(ring, kinds, costs)),
             punted_reads(kinds, files, queued()),
-            punted_writes(kinds, files, queued()),
+            punted_writes(kinds, files, locked(ring, kinds, around)),
         ];
         all.map(|found| (Some(index), found))
     };
@@ -113,13 +133,40 @@ fn of_io_uring(ring: &RingReport, costs: &Costs) -> Vec<Found> {
     ]
 }
 
-/// The cost of workers for a number of requests of one kind: CPU time to hand them over, and time in the queue.
-fn queued(ring: &RingReport, kinds: &Kinds, around: &Around) -> impl Fn(u64) -> Saved {
-    // The average number of requests in flight: this many wait at the same time.
+/// The average number of requests in flight: this many wait at the same time.
+fn depth(ring: &RingReport, around: &Around) -> f64 {
     let latencies: f64 = ring.kinds.iter().map(|kinds| kinds.latency_total_ns).sum();
-    let depth = (latencies / around.spent.elapsed_ns.max(1) as f64).max(1.0);
-    let (each_ns, worker_ns) = (kinds.queued_total_ns / kinds.worker.max(1) as f64, around.costs.worker_ns);
+    (latencies / around.spent.elapsed_ns.max(1) as f64).max(1.0)
+}
+
+/// The cost of workers for a number of requests of one kind: CPU time to hand them over, and time in the queue. If no
+/// processor was idle, the requests waited there for a processor, which they need without workers, too.
+fn queued(ring: &RingReport, kinds: &Kinds, around: &Around) -> impl Fn(u64) -> Saved {
+    let depth = depth(ring, around);
+    let queued_ns = if around.costs.cores > 1 { kinds.queued_total_ns } else { 0.0 };
+    let (each_ns, worker_ns) = (queued_ns / kinds.worker.max(1) as f64, around.costs.worker_ns);
     move |count| Saved { elapsed_ns: count as f64 * each_ns / depth, cpu_ns: count as f64 * worker_ns }
+}
+
+/// The cost of workers for requests that would otherwise complete in the submitting call, one after the other. So of
+/// several in flight, those behind the first would wait there instead of in the queue.
+fn unforced(ring: &RingReport, kinds: &Kinds, around: &Around) -> impl Fn(u64) -> Saved {
+    let is_alone = depth(ring, around) < ALONE;
+    let (queued, woken) = (queued(ring, kinds, around), around.sleeps().min(1.0));
+    move |count| {
+        let Saved { elapsed_ns, cpu_ns } = queued(count);
+        Saved { elapsed_ns: if is_alone { elapsed_ns } else { 0.0 }, cpu_ns: cpu_ns * woken }
+    }
+}
+
+/// The cost of workers for writes. On anyring's engine writes that allocate wait for each other, for the file's lock.
+fn locked(ring: &RingReport, kinds: &Kinds, around: &Around) -> impl Fn(u64) -> Saved {
+    let queued = queued(ring, kinds, around);
+    let sleeps = if ring.by_kernel { 1.0 } else { around.sleeps().clamp(1.0, MOST_SLEEPS) };
+    move |count| {
+        let Saved { elapsed_ns, cpu_ns } = queued(count);
+        Saved { elapsed_ns, cpu_ns: cpu_ns * sleeps }
+    }
 }
 
 /// A finding whose advice saves something on the kernel's rings. On anyring's rings it saves nothing, or makes things
@@ -198,9 +245,8 @@ fn drained(kinds: &Kinds, saved: impl Fn(u64) -> Saved) -> Found {
 
 fn slow_inline(kinds: &Kinds, costs: &Costs) -> Found {
     let is_on_disk = matches!(kinds.kind.file, "file" | "block");
-    let large = matches!(kinds.kind.size, "<=1M" | ">1M") || kinds.kind.size == "-" && is_on_disk;
     let median = kinds.inline_p50_ns.filter(|median| *median >= LONG_NS)?;
-    if !large || kinds.inline < FEW {
+    if !is_on_disk || kinds.inline < FEW {
         return None;
     }
     let evidence = format!(
@@ -235,7 +281,8 @@ fn attempts_in_vain(ring: &RingReport, kinds: &Kinds, costs: &Costs) -> Found {
         kinds.kind,
         time(kinds.poll_p50_ns)
     );
-    Some(("attempts_in_vain", evidence, advice, Saved::cpu(kinds.poll as f64 * causes::armed_ns(ring, costs))))
+    let each_ns = causes::armed_ns(ring, costs) + costs.attempt_ns;
+    Some(("attempts_in_vain", evidence, advice, Saved::cpu(kinds.poll as f64 * each_ns)))
 }
 
 /// The reason why workers got requests without IOSQE_ASYNC.
@@ -437,8 +484,9 @@ fn unregistered(ring: &RingReport, costs: &Costs) -> Found {
 
 #[cfg(test)]
 mod tests {
-    use super::Finding;
+    use super::{Around, Finding};
     use crate::file_systems::FilesOn;
+    use crate::gain::{Costs, Spent};
     use crate::{Event, Report, Summary};
     use anyring_abi::{Opcode, IOSQE_ASYNC};
     use anyring_engine::event::{FileKind, Kind};
@@ -597,6 +645,42 @@ mod tests {
         assert!(found_of(&report).iter().all(|it| it.name != "async_always"));
     }
 
+    /// 400 requests of workers, for which the program's threads slept so many times. Returns the CPU time saved for each
+    /// request, and the elapsed time.
+    fn saved_by(name: &str, by_kernel: bool, switches: u64, in_flight: f64, cores: u32) -> (f64, f64) {
+        let flags = if name == "writes_punted" { 0 } else { u32::from(IOSQE_ASYNC) };
+        let opcode = if flags == 0 { Opcode::Write } else { Opcode::Recv };
+        let mut report = traced(Summary::new(!by_kernel), 400, opcode, 512, &[Kind::QueueAsyncWork], |_| flags, 0);
+        let ring = &mut report.rings[0];
+        let (direct, can) = (true, Some(true));
+        ring.files_on =
+            vec![FilesOn { file_system: None, direct, nonblocking_reads: can, nonblocking_writes: can }];
+        let kinds = &mut ring.kinds[0];
+        (kinds.worker, kinds.queued_total_ns, kinds.latency_total_ns) = (400, 8_000.0, 1e6 * in_flight);
+        let costs = Costs { worker_ns: 1_000.0, worker_switches: 2.0, cores, ..Costs::default() };
+        let spent = Spent { elapsed_ns: 1_000_000, switches: Some(switches), ..Spent::default() };
+        let around = Around { costs, by_workers: 400, spent, ..Around::default() };
+        let found = super::of_ring(ring, &around).into_iter().find(|it| it.name == name).expect("that finding");
+        (found.saved.cpu_ns / 400.0, found.saved.elapsed_ns)
+    }
+
+    #[test]
+    fn workers_that_wait_for_each_other_cost_more_and_those_kept_busy_less() {
+        let writes = |by_kernel, switches| saved_by("writes_punted", by_kernel, switches, 2.0, 2).0;
+        assert_eq!([400, 1_600, 100_000].map(|switches| writes(false, switches)), [1_000.0, 2_000.0, 3_000.0]);
+        assert_eq!(writes(true, 1_600), 1_000.0, "on the kernel they wait no more than others");
+        let forced = |switches| saved_by("async_always", false, switches, 2.0, 2).0;
+        assert_eq!([200, 800, 1_600].map(forced), [250.0, 1_000.0, 1_000.0]);
+    }
+
+    #[test]
+    fn time_in_the_queue_counts_if_it_would_not_be_spent_elsewhere() {
+        assert_eq!(saved_by("writes_punted", false, 800, 2.0, 2).1, 4_000.0);
+        assert_eq!(saved_by("writes_punted", false, 800, 2.0, 1).1, 0.0, "no processor was idle");
+        assert_eq!(saved_by("async_always", false, 800, 1.0, 2).1, 8_000.0);
+        assert_eq!(saved_by("async_always", false, 800, 2.0, 2).1, 0.0, "the submitter does one after the other");
+    }
+
     #[test]
     fn a_punt_by_the_chain_is_not_the_file_system_s_fault() {
         let mut report = trace(400, Opcode::Write, 512, &[Kind::QueueAsyncWork], |_| 0);
@@ -654,8 +738,10 @@ mod tests {
         );
         let at_once = traced(Summary::new(true), 2_000, Opcode::Recv, 64, &[Kind::PollArm], |_| 0, 1);
         assert_eq!(names(&at_once), [""; 0], "it submits and waits in one call");
-        let large = trace(200, Opcode::Read, 1 << 20, &[], |_| 0);
-        assert!(names(&large).contains(&"inline_blocks"), "{:?}", large.findings);
+        let long = traced(Summary::new(false), 200, Opcode::Read, 0, &[], |_| 0, 0);
+        assert!(names(&long).contains(&"inline_blocks"), "{:?}", long.findings);
+        let ours = trace(200, Opcode::Read, 1 << 20, &[], |_| 0);
+        assert!(!names(&ours).contains(&"inline_blocks"), "parts of it have workers: {:?}", ours.findings);
         let overflown = trace(200, Opcode::Nop, 0, &[Kind::CqeOverflow], |_| 0);
         let full = overflown.findings.iter().find(|it| it.name == "cq_overflow").expect("that finding");
         assert_eq!(full.evidence, "200 of 200 CQEs found the CQ of 16 entries full");

@@ -19,8 +19,14 @@ pub struct Costs {
     /// A wake-up by a multishot TIMEOUT.
     #[serde(default)]
     pub tick_ns: f64,
+    /// An attempt to receive where nothing is there.
+    #[serde(default)]
+    pub attempt_ns: f64,
     /// Handing a request to a worker, and being notified of its completion.
     pub worker_ns: f64,
+    /// Number of times that threads sleep for such a request; 0 if unknown.
+    #[serde(default)]
+    pub worker_switches: f64,
     /// Looking up a descriptor that could be registered.
     pub lookup_ns: f64,
     /// A CQE that finds the CQ full.
@@ -44,6 +50,7 @@ impl Costs {
             &mut self.timeout_ns,
             &mut self.timeout_alone_ns,
             &mut self.tick_ns,
+            &mut self.attempt_ns,
             &mut self.worker_ns,
             &mut self.lookup_ns,
         ];
@@ -60,6 +67,9 @@ pub struct Spent {
     pub elapsed_ns: u64,
     /// CPU time of its own and of the children that it waited for; `None` for a process that was joined.
     pub cpu_ns: Option<u64>,
+    /// Number of times that its threads, and those of these children, slept.
+    #[serde(default)]
+    pub switches: Option<u64>,
     /// CPU time that the tracer itself took meanwhile, on whatever processor.
     #[serde(default)]
     pub tracer_cpu_ns: u64,
@@ -100,15 +110,15 @@ pub struct Gain {
 }
 
 impl Gain {
-    /// The gain of a program that `spent` this, without the time for reporting `events`.
-    pub(crate) fn of(saved: Saved, spent: &Spent, events: u64) -> Option<Gain> {
-        let costs = spent.costs?;
+    /// The gain of a program that `spent` this, of which `traced_ns` is for being traced. `None` without costs.
+    pub(crate) fn of(saved: Saved, spent: &Spent, traced_ns: f64) -> Option<Gain> {
+        spent.costs?;
         let share = |part: f64, whole: f64| (100.0 * part / whole.max(1.0)).clamp(0.0, 99.0);
         // The times that are saved were traced, too, so the elapsed time stays as it was. CPU time is a number of calls
         // and their cost, which is measured without tracing. Tracing is taken to be at most three quarters of it.
         let elapsed = share(saved.elapsed_ns, spent.elapsed_ns as f64);
         let used_ns = spent.cpu_ns.unwrap_or(spent.elapsed_ns) as f64;
-        let cpu = share(saved.cpu_ns, (used_ns - events as f64 * costs.event_ns).max(used_ns / 4.0));
+        let cpu = share(saved.cpu_ns, (used_ns - traced_ns).max(used_ns / 4.0));
         Some(match elapsed >= cpu {
             true => Gain { percent: elapsed, of: "elapsed" },
             false => Gain { percent: cpu, of: "cpu" },
@@ -133,13 +143,13 @@ mod tests {
 
     #[test]
     fn the_greater_share_is_the_gain_without_the_cost_of_tracing() {
-        let costs = Costs { event_ns: 10.0, ..Costs::default() };
+        let costs = Costs::default();
         let spent = Spent { elapsed_ns: 2_000, cpu_ns: Some(1_000), costs: Some(costs), ..Spent::default() };
-        let gain = |saved, events| Gain::of(saved, &spent, events).expect("a gain");
-        assert_eq!(gain(Saved { elapsed_ns: 400.0, cpu_ns: 100.0 }, 0), Gain { percent: 20.0, of: "elapsed" });
-        assert_eq!(gain(Saved::cpu(100.0), 50), Gain { percent: 20.0, of: "cpu" });
-        assert_eq!(gain(Saved::elapsed(1_500.0), 100), Gain { percent: 75.0, of: "elapsed" });
-        assert!(!gain(Saved::cpu(29.0), 0).is_worth_it() && gain(Saved::cpu(30.0), 0).is_worth_it());
-        assert_eq!(Gain::of(Saved::cpu(1.0), &Spent { costs: None, ..spent }, 0), None);
+        let gain = |saved, traced_ns| Gain::of(saved, &spent, traced_ns).expect("a gain");
+        assert_eq!(gain(Saved { elapsed_ns: 400.0, cpu_ns: 100.0 }, 0.0), Gain { percent: 20.0, of: "elapsed" });
+        assert_eq!(gain(Saved::cpu(100.0), 500.0), Gain { percent: 20.0, of: "cpu" });
+        assert_eq!(gain(Saved::elapsed(1_500.0), 1_000.0), Gain { percent: 75.0, of: "elapsed" });
+        assert!(!gain(Saved::cpu(29.0), 0.0).is_worth_it() && gain(Saved::cpu(30.0), 0.0).is_worth_it());
+        assert_eq!(Gain::of(Saved::cpu(1.0), &Spent { costs: None, ..spent }, 0.0), None);
     }
 }

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 const MOST: usize = 3;
 /// The most frames of a place that a finding has.
 const FRAMES: usize = 3;
+/// The most time that looking up a stack may have taken. If it seems longer, another process had the processor.
+const MOST_NS: u64 = 1_000_000;
 /// A place with this share of the requests stands for all of them.
 const NEARLY_ALL: f64 = 90.0;
 
@@ -28,6 +30,7 @@ pub(crate) struct Callers {
     /// The stack of a thread's next call, and of its present call.
     next: HashMap<Of, u64>,
     now: HashMap<Of, u64>,
+    took_ns: u64,
 }
 
 impl Callers {
@@ -42,6 +45,8 @@ impl Callers {
             }
             Kind::Caller => {
                 let stack = event.user_data;
+                let began_ns = if event.offset == 0 { event.time_ns } else { event.offset };
+                self.took_ns += event.time_ns.saturating_sub(began_ns).min(MOST_NS);
                 // A part may have been lost.
                 if let Some(text) = self.parts.remove(&of).filter(|text| number_of_stack(text) == stack) {
                     let text = String::from_utf8_lossy(&text);
@@ -61,6 +66,11 @@ impl Callers {
     /// The stack of the thread's present call on the ring, if it is known.
     pub fn now(&self, event: &Event) -> Option<u64> {
         self.now.get(&(event.ring, event.thread)).copied()
+    }
+
+    /// Time that the program took to look up the stacks.
+    pub fn took_ns(&self) -> u64 {
+        self.took_ns
     }
 
     /// The frames of all stacks.
@@ -168,6 +178,15 @@ mod tests {
         });
         let caller = Event { user_data: number_of_stack(text.as_bytes()), ..event(Kind::Caller) };
         parts.skip(lost).chain([caller]).collect()
+    }
+
+    #[test]
+    fn looking_up_a_stack_takes_time_but_no_more_than_it_can() {
+        let mut summary = Summary::new(true);
+        for (offset, time_ns) in [(900, 1_000), (0, 2_000), (3_000, 9_000_000)] {
+            summary.add(&Event { offset, time_ns, ..event(Kind::Caller) });
+        }
+        assert_eq!(summary.report(0).places_ns, 100 + MOST_NS);
     }
 
     /// A call of each caller, which submits so many NOPs. A caller of "" has no known place.

@@ -3,7 +3,7 @@
 
 use crate::file_systems::{FileSystems, FilesOn};
 use crate::findings::{self, Finding};
-use crate::gain::{Gain, Saved, Spent};
+use crate::gain::{Costs, Gain, Saved, Spent};
 use crate::names;
 use crate::places::{self, Place};
 use crate::processes::Processes;
@@ -42,6 +42,9 @@ pub struct Report {
     /// The frames of each stack from which requests were submitted.
     #[serde(skip)]
     pub(crate) stacks: HashMap<u64, Vec<String>>,
+    /// Time that the program took to look up these stacks.
+    #[serde(skip)]
+    pub(crate) places_ns: u64,
 }
 
 /// Counts of one thread.
@@ -378,7 +381,9 @@ impl Report {
     /// Finds improvements and ranks them by gain. Several rings with the same advice count as one.
     pub(crate) fn find(&mut self) {
         let alone = self.rings.iter().filter(|ring| ring.habits.is_one_in_flight()).count();
-        let around = findings::Around { costs: self.spent.costs.unwrap_or_default(), alone, spent: self.spent };
+        let by_workers = self.rings.iter().flat_map(|ring| &ring.kinds).map(|kinds| kinds.worker).sum();
+        let costs = self.spent.costs.unwrap_or_default();
+        let around = findings::Around { costs, alone, by_workers, spent: self.spent };
         let mut found: Vec<Finding> = self.rings.iter().flat_map(|ring| findings::of_ring(ring, &around)).collect();
         let sums: Vec<Saved> = found
             .iter()
@@ -388,7 +393,7 @@ impl Report {
             })
             .collect();
         for (finding, saved) in found.iter_mut().zip(sums) {
-            finding.gain = Gain::of(saved, &self.spent, self.events + self.events_lost);
+            finding.gain = Gain::of(saved, &self.spent, self.traced_ns(&costs));
         }
         found.retain(|finding| finding.gain.is_none_or(Gain::is_worth_it));
         let percent = |finding: &Finding| finding.gain.map_or(0.0, |gain| gain.percent);
@@ -434,11 +439,16 @@ impl Report {
         (elapsed_ns != 0 && self.rings.iter().any(RingReport::is_used)).then(line)
     }
 
+    /// CPU time of the program for its events, and for looking up the places from which it submits.
+    fn traced_ns(&self, costs: &Costs) -> f64 {
+        (self.events + self.events_lost) as f64 * costs.event_ns + self.places_ns as f64
+    }
+
     /// The cost of tracing: CPU time of the program for its events, and of the tracer.
     fn tracing_line(&self) -> String {
         let Spent { tracer_cpu_ns, costs, .. } = self.spent;
         let events = self.events + self.events_lost;
-        let of_program = costs.map(|costs| time(Some((events as f64 * costs.event_ns) as u64)));
+        let of_program = costs.map(|costs| time(Some(self.traced_ns(&costs) as u64)));
         let of_program =
             of_program.map_or("took ".to_owned(), |took| format!("took at least {took} of that CPU time and "));
         format!("tracing {events} events {of_program}{} of the tracer's\n", time(Some(tracer_cpu_ns)))

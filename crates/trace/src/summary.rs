@@ -404,6 +404,7 @@ impl Summary {
             unattributed_enters: self.unattributed_enters,
             events_lost,
             by_thread: self.by_thread,
+            places_ns: self.callers.took_ns(),
             stacks: self.callers.into_stacks(),
         };
         report.find();

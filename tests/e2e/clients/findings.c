@@ -3,9 +3,9 @@
  *
  *   recv            10,000 times: a RECV, and only then a byte to receive
  *   recv-multishot  one multishot RECV for all of them
- *   cq              100 times: 64 NOPs before any CQE is reaped, with a CQ of 16
+ *   cq              2,000 times: 64 NOPs before any CQE is reaped, with a CQ of 16
  *   cq-large        the same with a CQ of 64
- *   calls           20,000 NOPs, each submitted by a call of its own
+ *   calls           100,000 NOPs, each submitted by a call of its own
  *   calls-batch     the same, sixteen in a call
  *   drain           2,000 times three READs of /dev/zero, of which the second drains
  *   drain-link      the same, with links instead */
@@ -83,7 +83,7 @@ static void fill(unsigned entries)
 	struct io_uring_params params = { .flags = IORING_SETUP_CQSIZE, .cq_entries = entries };
 
 	CHECK(io_uring_queue_init_params(8, &ring, &params) == 0);
-	for (int round = 0; round < 100; round++) {
+	for (int round = 0; round < 2000; round++) {
 		struct io_uring_cqe *cqe;
 
 		for (int at = 0; at < 64; at++) {
@@ -100,7 +100,7 @@ static void fill(unsigned entries)
 static void call(int each)
 {
 	CHECK(io_uring_queue_init(16, &ring, 0) == 0);
-	for (int round = 0; round < 20000 / each; round++) {
+	for (int round = 0; round < 100000 / each; round++) {
 		struct io_uring_cqe *cqe;
 
 		for (int at = 0; at < each; at++)

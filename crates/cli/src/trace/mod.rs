@@ -138,7 +138,8 @@ pub fn run_traced(
             Some(status) => {
                 let elapsed_ns = began.elapsed().as_nanos() as u64;
                 let tracer_cpu_ns = own_cpu_ns() - own_ns;
-                break (status, Spent { elapsed_ns, cpu_ns: subject.reap(), tracer_cpu_ns, costs: None });
+                let (cpu_ns, switches) = subject.reap().unzip();
+                break (status, Spent { elapsed_ns, cpu_ns, switches, tracer_cpu_ns, costs: None });
             }
             None if !busy => subject.sleep(),
             None => {}

@@ -44,8 +44,8 @@ impl Subject {
     }
 
     /// Reaps a started program that has ended. Until then its name can be read in /proc. Returns the CPU time of the
-    /// program and of the children for which it waited.
-    pub fn reap(&self) -> Option<u64> {
+    /// program and of the children for which it waited, and how often their threads slept.
+    pub fn reap(&self) -> Option<(u64, u64)> {
         let Subject::Child(child) = self else { return None };
         // SAFETY: `used` is writable, and all zeros are one; no status is stored.
         let (pid, used) = unsafe {
@@ -53,7 +53,7 @@ impl Subject {
             (libc::wait4(child.pid, std::ptr::null_mut(), libc::WNOHANG, &mut used), used)
         };
         let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-        (pid == child.pid).then(|| ns(used.ru_utime) + ns(used.ru_stime))
+        (pid == child.pid).then(|| (ns(used.ru_utime) + ns(used.ru_stime), used.ru_nvcsw as u64))
     }
 
     /// Sleeps for a period, or until a signal arrives.

@@ -4,6 +4,7 @@
 //!
 //! Code that the program generates is in no file. If the program describes such code in a perf map, FILE is that map.
 
+use crate::event::session;
 use crate::os::{calls, user_read};
 use crate::thread;
 use rustix::fs::{Mode, OFlags};
@@ -31,6 +32,8 @@ pub struct Caller {
     thread: u32,
     frames: [usize; FRAMES + OURS],
     count: usize,
+    /// The time before the walk, in the ticks of events.
+    pub began_ticks: u64,
 }
 
 /// Returns the number that stands for a stack with this text: one `FILE+0xADDRESS` a line, innermost frame first.
@@ -43,15 +46,15 @@ impl Caller {
     /// linker's.
     pub fn here() -> Option<Caller> {
         let walk = WALK.get()?;
-        let mut frames = [0; FRAMES + OURS];
+        let (mut frames, began_ticks) = ([0; FRAMES + OURS], session::now_ticks());
         let count = walk(&mut frames);
-        Some(Caller { thread: thread::id(), frames, count })
+        Some(Caller { thread: thread::id(), frames, count, began_ticks })
     }
 
     /// A thread without a frame.
     #[cfg(test)]
     pub fn nowhere() -> Caller {
-        Caller { thread: 0, frames: [0; FRAMES + OURS], count: 0 }
+        Caller { thread: 0, frames: [0; FRAMES + OURS], count: 0, began_ticks: 0 }
     }
 
     /// The return addresses, innermost first.
@@ -172,7 +175,7 @@ mod tests {
     #[test]
     fn an_address_has_its_file_and_its_place_there() {
         let here = an_address_has_its_file_and_its_place_there as *const () as usize;
-        let caller = Caller { thread: 0, frames: [here + 1; FRAMES + OURS], count: 1 };
+        let caller = Caller { thread: 0, frames: [here + 1; FRAMES + OURS], count: 1, began_ticks: 0 };
         // This call has only the library's own frames, which are left out.
         let mut modules = Modules::default();
         assert_eq!(modules.describe(&caller), "");

@@ -536,7 +536,7 @@ impl Reader {
         for event in events {
             self.last_ns = self.last_ns.max(moment(event.time_ns));
             event.time_ns = self.last_ns;
-            event.convert_worked(moment, rate);
+            event.convert_times(moment, rate);
         }
     }
 

@@ -58,7 +58,11 @@ fn every_kind_comes_back_as_it_was_put_with_its_time_and_thread() {
     let mut writer = reader.writer();
     let before = now_ns();
     let sent = Kind::ALL.map(|kind| Event { kind, ..event(5) });
-    let sent = sent.map(|event| if event.kind == Kind::TaskAdd { Event { offset: 0, ..event } } else { event });
+    // The offset of these is a time.
+    let sent = sent.map(|event| match event.kind {
+        Kind::TaskAdd | Kind::Caller => Event { offset: 0, ..event },
+        _ => event,
+    });
     sent.iter().for_each(|event| writer.put::<ALL>(event));
     let after = now_ns();
     let events = drained(&mut reader);

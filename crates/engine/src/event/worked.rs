@@ -60,8 +60,11 @@ impl Event {
         is_known.then_some(Worked { thread: self.fd as u32, began_ns: self.offset, took_ns })
     }
 
-    /// Converts the times of [`worked`](Self::worked) from ticks to nanoseconds.
-    pub(crate) fn convert_worked(&mut self, moment: impl Fn(u64) -> u64, rate: f64) {
+    /// Converts the times of [`worked`](Self::worked), and the beginning of a walk, from ticks to nanoseconds.
+    pub(crate) fn convert_times(&mut self, moment: impl Fn(u64) -> u64, rate: f64) {
+        if self.kind == super::Kind::Caller && self.offset != 0 {
+            self.offset = moment(self.offset);
+        }
         if let Some(worked) = self.worked() {
             self.offset = moment(worked.began_ns);
             set_took(self, (worked.took_ns as f64 * rate) as u64);

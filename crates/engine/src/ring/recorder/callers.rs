@@ -45,7 +45,8 @@ impl Recorder {
         self.writer.check_thread();
         let stack = known.or_else(|| self.describe(sum, caller)).filter(|stack| *stack != NOWHERE);
         let Some(stack) = stack else { return };
-        self.writer.put::<{ has::USER_DATA }>(&Event { user_data: stack, ..Event::new(Kind::Caller) });
+        let event = Event { user_data: stack, offset: caller.began_ticks, ..Event::new(Kind::Caller) };
+        self.writer.put::<{ has::TIME | has::USER_DATA | has::OFFSET }>(&event);
     }
 
     /// Records the text of a new stack. Returns its number; `None` if the stack is not distinguished.
@@ -82,10 +83,15 @@ mod tests {
         assert!((800..1_200).contains(&taken), "{taken}");
         // A stack that is known is named, and not described once more.
         recorder.callers.known.push((0, 7));
-        recorder.caller(&Caller::nowhere());
+        let mut caller = Caller::nowhere();
+        caller.began_ticks = reader.now_ticks();
+        recorder.caller(&caller);
         let mut events = Vec::new();
         reader.drain(&mut events);
+        reader.convert(&mut events);
         std::fs::remove_file(file).expect("remove");
         assert_eq!(events.iter().map(|it| (it.kind, it.user_data)).collect::<Vec<_>>(), [(Kind::Caller, 7)]);
+        let took_ns = events[0].time_ns.checked_sub(events[0].offset).expect("it began before it ended");
+        assert!(took_ns < 1_000_000_000, "in nanoseconds of one clock: {took_ns}");
     }
 }
