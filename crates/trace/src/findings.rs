@@ -682,6 +682,19 @@ mod tests {
     }
 
     #[test]
+    fn another_processor_is_of_no_use_while_others_keep_it_busy() {
+        let report = traced(Summary::new(false), 200, Opcode::Read, 0, &[], |_| 0, 0);
+        let saved = |cores| {
+            let around = Around { costs: Costs { cores, ..Costs::default() }, ..Around::default() };
+            let found = super::of_ring(&report.rings[0], &around);
+            found.into_iter().find(|it| it.name == "inline_blocks").expect("that finding").saved.elapsed_ns
+        };
+        let took_ns = 200.0 * 300_000.0;
+        assert_eq!(saved(1), 0.0);
+        assert!((saved(2) / took_ns - 0.5).abs() < 0.02, "{}", saved(2));
+    }
+
+    #[test]
     fn a_punt_by_the_chain_is_not_the_file_system_s_fault() {
         let mut report = trace(400, Opcode::Write, 512, &[Kind::QueueAsyncWork], |_| 0);
         let kinds = &mut report.rings[0].kinds[0];
