@@ -92,17 +92,20 @@ pub fn run_traced(
     mut each: impl FnMut(&Event, &Head, &Processes) -> bool,
     mut glance: impl FnMut(&Summary),
 ) -> Result<Traced, Failure> {
-    let (Chosen { mut source, by_kernel, why, not_kernel, unserved, .. }, mut subject) = match whom {
+    let now = || (Instant::now(), own_cpu_ns(), costs::idle());
+    let (chosen, mut subject, (began, own_ns, idle)) = match whom {
         Whom::Program(program) => {
             let chosen = choose(backend, about_kernel, program)?;
+            let begun = now();
             let child = Child::start(chosen.by_host.as_ref().unwrap_or(program))?;
-            (chosen, Subject::Child(child))
+            (chosen, Subject::Child(child), begun)
         }
         Whom::Process(pid) => {
             let subject = Subject::Running(Running::join(pid)?);
-            (join(backend, pid)?, subject)
+            (join(backend, pid)?, subject, now())
         }
     };
+    let Chosen { mut source, by_kernel, why, not_kernel, unserved, .. } = chosen;
     let head = Head { by_kernel, why, not_kernel, title: title_of(whom), made: made() };
     let mut summary = Summary::new(!by_kernel);
     let root = match whom {
@@ -112,7 +115,6 @@ pub fn run_traced(
     let (processes, file_systems) = (Processes::below(root), FileSystems::new(by_kernel));
     let mut tail = Tail { processes, file_systems, ..Tail::default() };
     let mut events: Vec<Event> = Vec::new();
-    let (began, own_ns, idle) = (Instant::now(), own_cpu_ns(), costs::idle());
     let (status, spent) = loop {
         let ended = subject.try_wait()?;
         let busy = match ended {
