@@ -3,7 +3,7 @@
 use crate::class::{counts_bytes, is_error, waits, SizeClass};
 use crate::gain::Spent;
 use crate::kernel::may_be_forced;
-use crate::later::{Moment, Threads};
+use crate::later::Threads;
 use crate::places::Callers;
 use crate::report::{Interface, Report, ThreadReport};
 use crate::Event;
@@ -15,53 +15,19 @@ use anyring_engine::op::Punt;
 use std::collections::{BTreeMap, HashMap};
 
 mod habits;
+mod in_flight;
 mod rates;
 mod tally;
 
 pub use habits::Habits;
 use habits::Small;
+use in_flight::InFlight;
 pub use rates::Rates;
 use tally::{Key, Path, RingTally, DESCRIPTORS};
 
 /// Number of requests in flight beyond which the summary forgets those that ask for no CQE on success. Without a
 /// CQE it cannot learn that they have completed.
 const QUIET_IN_FLIGHT: usize = 1 << 16;
-
-#[derive(Debug, Clone)]
-struct InFlight {
-    opcode: u16,
-    flags: u32,
-    len: u32,
-    file: FileKind,
-    path: Path,
-    submitted_ns: u64,
-    /// The time at which it could begin: when the previous request of its chain completed.
-    begun_ns: u64,
-    /// The descriptor that it names, unless that is registered.
-    looked_up: Option<i32>,
-    /// The time at which the request was last queued for a worker, and the total time in the queue, as far as it is
-    /// known.
-    queued_ns: u64,
-    in_queue_ns: Option<u64>,
-    /// The reason why it went to a worker, if known.
-    punt: Option<Punt>,
-    several: bool,
-    /// Bytes of the CQEs before the last.
-    bytes: u64,
-    /// The next request in its chain; 0 for none.
-    next: u32,
-    /// True if the previous request of its chain went to a worker.
-    after_worker: bool,
-    /// True if it goes to a worker without an attempt. On anyring's engine that is only asked for.
-    sent: bool,
-    /// True if its transfer begins at the offset where the previous transfer on its descriptor ended.
-    sequential: bool,
-    user_data: u64,
-    /// The step of its thread at which it was submitted.
-    moment: Moment,
-    /// The stack from which it was submitted, if known.
-    stack: Option<u64>,
-}
 
 /// A completion whose path is still undecided.
 #[derive(Debug, Clone)]
@@ -88,29 +54,6 @@ pub struct Summary {
     /// Undecided completions of the kernel's requests.
     threads: Threads<PathPending>,
     callers: Callers,
-}
-
-impl InFlight {
-    fn key(&self, has_sizes: bool) -> Key {
-        let sized = has_sizes && counts_bytes(self.opcode);
-        let size = if sized { SizeClass::of(self.len) } else { SizeClass::Unknown };
-        let unnamed = self.looked_up.filter(|_| self.file == FileKind::Unknown);
-        Key { opcode: self.opcode, file: self.file, size, unnamed }
-    }
-
-    /// Records that an io-wq thread works on the request. For a chain the kernel reports `queue_async_work` only of
-    /// the first request. `began_ns`: the time at which the thread began, if this is that moment.
-    fn begin_in_io_wq(&mut self, ring: &mut RingTally, began_ns: Option<u64>) {
-        let queued_ns = core::mem::take(&mut self.queued_ns);
-        if let Some(began_ns) = began_ns.filter(|_| queued_ns != 0) {
-            *self.in_queue_ns.get_or_insert(0) += began_ns.saturating_sub(queued_ns);
-        }
-        if self.path == Path::Inline {
-            self.path = Path::Worker;
-            ring.with_workers += 1;
-            ring.most_with_workers = ring.most_with_workers.max(ring.with_workers);
-        }
-    }
 }
 
 impl Summary {
