@@ -137,9 +137,10 @@ mutations: build-tests
 differential: build-tests
 	@$(STEP) $@ $(CHECK)/anyring-differential compare --runs 2000 --jobs 4 --expect tests/differential/differences.txt
 
-# 20,000 hostile programs with fixed seeds, on anyring; a few of them run with the unit tests.
+# 20,000 hostile programs with fixed seeds, on anyring, and 2,000 of them as guests; a few run with the unit tests.
 hostile: build-tests
-	@$(STEP) $@ $(CHECK)/anyring-hostile run --runs 20000 --jobs 4
+	@$(STEP) $@ sh -c '$(CHECK)/anyring-hostile run --runs 20000 --jobs 4 && \
+	    $(CHECK)/anyring-hostile run --backend guest --runs 2000 --jobs 4'
 
 # Random programs on one file, each byte compared with a model, on each file system that can be had here.
 files: build-tests

@@ -2,7 +2,7 @@
 
 use crate::arena;
 use crate::call;
-use crate::execute;
+use crate::execute::{self, numbers};
 use crate::generate;
 use crate::program::{FIRST_VICTIM, VICTIMS};
 use crate::threads;
@@ -43,6 +43,9 @@ pub struct ChildOptions {
     /// Leave the words of rings alone, for the kernel
     #[arg(long)]
     pub gentle: bool,
+    /// Leave out calls that guests can make on the engine's numbers (docs/limits.md)
+    #[arg(long)]
+    pub guest: bool,
 }
 
 /// Runs the seed's program in the working directory, to its end.
@@ -79,6 +82,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     if !options.slowly {
         set_alarm(true);
     }
+    numbers::as_guest(options.guest);
     execute::run(&program, &progress, options.slowly, options.gentle);
     if let Some(finding) = arena::changed() {
         report(format_args!("memory: {finding}"));

@@ -21,6 +21,8 @@ pub enum Backend {
     Kernel,
     /// anyring's library, preloaded
     User,
+    /// anyring's engine, with each program as a guest
+    Guest,
 }
 
 /// The options of a run.
@@ -35,6 +37,9 @@ pub struct RunOptions {
     /// The library to preload; the one beside this program if not given
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
+    /// The command that runs guests; the one beside this program if not given
+    #[arg(long, value_name = "FILE")]
+    pub anyring: Option<PathBuf>,
     /// Limit of a program in seconds; it ends by itself after two
     #[arg(long, default_value_t = 120)]
     pub limit: u64,
@@ -84,7 +89,11 @@ pub fn run(options: &RunOptions) -> Result<bool> {
 
 /// One line a finding, with the command that runs it again.
 pub fn print(options: &RunOptions, seed: u64, outcome: &Outcome) {
-    let backend = if options.backend == Backend::Kernel { " --backend kernel" } else { "" };
+    let backend = match options.backend {
+        Backend::Kernel => " --backend kernel",
+        Backend::User => "",
+        Backend::Guest => " --backend guest",
+    };
     for known in &outcome.known {
         println!("seed {seed}, step {}, listed: {known}", outcome.step);
     }
@@ -100,6 +109,7 @@ pub fn print(options: &RunOptions, seed: u64, outcome: &Outcome) {
 pub struct Runner {
     options: RunOptions,
     program: PathBuf,
+    anyring: PathBuf,
     library: PathBuf,
     /// A copy of the library.
     copy: PathBuf,
@@ -110,9 +120,11 @@ impl Runner {
     /// Makes a watcher with a folder for the programs' folders.
     pub fn new(options: RunOptions) -> Result<Runner> {
         let program = std::env::current_exe().context("this program's path")?;
-        let beside = program.with_file_name("libanyring.so");
-        let library = options.library.clone().unwrap_or(beside);
-        let library = std::path::absolute(&library)?;
+        let named_or_beside = |named: &Option<PathBuf>, name| {
+            std::path::absolute(named.clone().unwrap_or_else(|| program.with_file_name(name)))
+        };
+        let library = named_or_beside(&options.library, "libanyring.so")?;
+        let anyring = named_or_beside(&options.anyring, "anyring")?;
         if options.backend == Backend::User {
             std::fs::metadata(&library).with_context(|| format!("the library {}", library.display()))?;
         }
@@ -121,7 +133,7 @@ impl Runner {
         if options.backend == Backend::User {
             std::fs::copy(&library, &copy).with_context(|| format!("copy {}", library.display()))?;
         }
-        Ok(Runner { options, program, library, copy, folder })
+        Ok(Runner { options, program, anyring, library, copy, folder })
     }
 
     /// Runs the seed's program once.
@@ -138,7 +150,8 @@ impl Runner {
         progress.read_exact_at(&mut step, 0)?;
         let mut outcome = Outcome { findings: Vec::new(), known: Vec::new(), step: u64::from_ne_bytes(step) };
         judge(&mut outcome, end, &text_of(&report)?, &text_of(&output)?);
-        excuse(&mut outcome, &generate::program(seed).without(without), in_kernel);
+        let host = (self.options.backend == Backend::Guest).then_some(self.anyring.as_path());
+        excuse(&mut outcome, &generate::program(seed).without(without), in_kernel, host);
         if self.options.traces.is_some() {
             self.trace_core(seed, &folder)?;
         }
@@ -148,10 +161,15 @@ impl Runner {
 
     fn start(&self, seed: u64, without: &[usize], folder: &Path, files: [&File; 3]) -> Result<Child> {
         let [output, report, progress] = files;
-        let mut command = Command::new(&self.program);
+        let mut command = match self.options.backend {
+            Backend::Guest => self.guest(),
+            _ => Command::new(&self.program),
+        };
         command.arg("child").arg("--seed").arg(seed.to_string()).current_dir(folder);
-        if self.options.backend == Backend::Kernel {
-            command.arg("--gentle");
+        match self.options.backend {
+            Backend::Kernel => drop(command.arg("--gentle")),
+            Backend::Guest => drop(command.arg("--guest")),
+            Backend::User => {}
         }
         if !without.is_empty() {
             command.arg("--without").arg(list(without));
@@ -180,6 +198,13 @@ impl Runner {
         // SAFETY: between fork and exec it makes system calls only.
         unsafe { command.pre_exec(pass) };
         start(&mut command, output, self.limit())
+    }
+
+    /// Makes the command that runs this program as a guest.
+    fn guest(&self) -> Command {
+        let mut command = Command::new(&self.anyring);
+        command.args(["run", "--guest", "--backend", "user", "--aio", "user", "--"]).arg(&self.program);
+        command
     }
 
     fn limit(&self) -> Duration {
@@ -256,9 +281,10 @@ fn judge(outcome: &mut Outcome, end: End, report: &str, output: &str) {
     }
 }
 
-/// Moves known findings aside. docs/limits.md lists one case: where no thread can be made, the submitting thread
-/// makes a worker's call and may sleep in it. The kernel, too, can block a program that uses its own io_uring.
-fn excuse(outcome: &mut Outcome, program: &Program, in_kernel: bool) {
+/// Moves known findings aside. docs/limits.md lists two cases. Where no thread can be made, the submitting thread makes
+/// a worker's call and may sleep in it. A guest has its host's own file open, `host`. The kernel, too, can block a
+/// program that uses its own io_uring.
+fn excuse(outcome: &mut Outcome, program: &Program, in_kernel: bool, host: Option<&Path>) {
     let limits = |step: &Step| {
         matches!(step, Step::Limit { resource: libc::RLIMIT_AS | libc::RLIMIT_NPROC, value: Some(_) })
     };
@@ -266,7 +292,15 @@ fn excuse(outcome: &mut Outcome, program: &Program, in_kernel: bool) {
     let waits_for_splice =
         |finding: &str| finding.starts_with("hang: forked child") && finding.ends_with(": pipe_release");
     let every_hang = in_kernel || program.steps.iter().any(limits);
-    let is_known = |finding: &String| every_hang && finding.starts_with("hang") || waits_for_splice(finding);
+    // The program reports as much of a path as it has room for.
+    let host = host.map(|host| host.display().to_string().chars().take(64).collect::<String>());
+    let is_of_host = |finding: &str| {
+        let is_it = |host: &String| finding.contains(&format!("({host}), which the program did not open"));
+        host.as_ref().is_some_and(is_it)
+    };
+    let is_known = |finding: &String| {
+        every_hang && finding.starts_with("hang") || waits_for_splice(finding) || is_of_host(finding)
+    };
     (outcome.known, outcome.findings) = std::mem::take(&mut outcome.findings).into_iter().partition(is_known);
 }
 
