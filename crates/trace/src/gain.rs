@@ -42,7 +42,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Rounds to whole nanoseconds, which a file keeps unchanged.
+    /// Rounds to whole nanoseconds, and to halves, which a file keeps unchanged.
     pub fn rounded(mut self) -> Costs {
         let all = [
             &mut self.call_ns,
@@ -56,6 +56,7 @@ impl Costs {
         ];
         let more = [&mut self.overflow_ns, &mut self.deferred_ns, &mut self.thread_ns, &mut self.event_ns];
         all.into_iter().chain(more).for_each(|cost_ns| *cost_ns = cost_ns.round());
+        self.worker_switches = (2.0 * self.worker_switches).round() / 2.0;
         self
     }
 }
@@ -110,7 +111,7 @@ pub struct Gain {
 }
 
 impl Gain {
-    /// The gain of a program that `spent` this, of which `traced_ns` is for being traced. `None` without costs.
+    /// The gain of a program that `spent` this, with `traced_ns` for being traced. `None` without costs.
     pub(crate) fn of(saved: Saved, spent: &Spent, traced_ns: f64) -> Option<Gain> {
         spent.costs?;
         let share = |part: f64, whole: f64| (100.0 * part / whole.max(1.0)).clamp(0.0, 99.0);

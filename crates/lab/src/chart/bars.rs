@@ -11,8 +11,7 @@ const BAR: i32 = 13;
 
 /// A figure this many times as large as the next smaller one is an outlier, which would squeeze the others.
 const APART: f64 = 8.0;
-/// The most that the scale is longer than the longest bar that counts for it, so that a single slow run does not squeeze
-/// the bars.
+/// The most that the scale is longer than the longest bar on it. A single slow run does not squeeze the bars.
 const ROOM: f64 = 2.0;
 
 /// One bar of a group, with its label.
@@ -76,8 +75,8 @@ fn of_one_unit(canvas: &mut Canvas, mut y: i32, rows: &[&&Row]) -> Result<i32, S
     Ok(y)
 }
 
-/// The greatest value on the scale of these bars (median, least, greatest): that of the longest bar, if it is not far
-/// longer than most others.
+/// The greatest value on the scale of these bars (median, least, greatest). Bars that are far longer than most others do
+/// not count.
 fn end_of_scale(values: &[[f64; 3]]) -> f64 {
     let mut medians: Vec<f64> = values.iter().map(|[median, ..]| *median).collect();
     medians.sort_by(|one, other| other.total_cmp(one));

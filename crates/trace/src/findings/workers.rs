@@ -26,8 +26,8 @@ pub(super) fn queued(ring: &RingReport, kinds: &Kinds, around: &Around) -> impl 
     move |count| Saved { elapsed_ns: count as f64 * each_ns / depth, cpu_ns: count as f64 * worker_ns }
 }
 
-/// The cost of workers for requests that would otherwise complete in the submitting call, one after the other. So of
-/// several in flight, those behind the first would wait there instead of in the queue.
+/// The cost of workers for requests that would otherwise complete in the submitting call, one after the other. Of
+/// several in flight, all but the first would wait there instead of in the queue.
 pub(super) fn unforced(ring: &RingReport, kinds: &Kinds, around: &Around) -> impl Fn(u64) -> Saved {
     let is_alone = depth(ring, around) < ALONE;
     let (queued, woken) = (queued(ring, kinds, around), around.sleeps().min(1.0));
