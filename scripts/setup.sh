@@ -41,7 +41,7 @@ missing_packages() {
   command -v pkg-config >/dev/null || echo pkg-config
   command -v meson >/dev/null || echo meson
   command -v cmake >/dev/null || echo cmake
-  # The file systems of `make files`, which only root can mount.
+  # The file systems of `make files` and of tests, which only root can mount.
   if [ "$(id -u)" = 0 ]; then
     PATH=$PATH:/usr/sbin command -v mkfs.xfs >/dev/null || echo xfsprogs
     PATH=$PATH:/usr/sbin command -v mkfs.btrfs >/dev/null || echo btrfs-progs
@@ -72,8 +72,6 @@ missing_packages() {
       command -v chromium >/dev/null || echo chromium
     fi
   fi
-  # For a file system in an image file, which only root mounts.
-  if [ "$(id -u)" = 0 ]; then PATH=$PATH:/usr/sbin command -v mkfs.btrfs >/dev/null || echo btrfs-progs; fi
   command -v patchelf >/dev/null || echo patchelf
   # To count instructions and system calls.
   command -v valgrind >/dev/null || echo valgrind
