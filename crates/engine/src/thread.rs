@@ -10,7 +10,9 @@ pub mod place;
 pub mod symbol;
 pub mod tables;
 
-pub use count::{are_there, exiting, is_alone, is_only_one_of_program, leader_has_left, one_of_program};
+pub use count::{
+    are_there, exiting, is_alone, is_only_one_of_program, is_surely_alone, leader_has_left, one_of_program,
+};
 pub use make::{prepare, spawn, spawn_like_caller, spawn_member, spawn_needed};
 pub use maker::{keep_maker, rings_are_gone};
 pub use masks::another_blocks;

@@ -210,6 +210,8 @@ cases! {
     an_instruction_that_is_trapped_may_change_the_user: "rights_trapped" "write";
 
     a_child_closes_the_pipe_that_is_read: "forks" "closes-pipe";
+    a_child_joins_its_parents_ring_without_a_barrier: "forks" "joins";
+    a_child_of_several_threads_joins_by_a_barrier: "forks" "joins-threads";
     a_child_closes_the_ring: "forks" "closes-ring";
     a_child_exits_the_ring: "forks" "exits-ring";
     a_child_makes_rings_of_its_own: "forks" "makes-rings";

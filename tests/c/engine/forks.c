@@ -365,7 +365,89 @@ static void unwiped_vfork(void)
 	without_wiped_pages("vfork-closes-pipe");
 }
 
-CASES({"unwiped-borrows", unwiped_borrows},
+/* From now on a process that calls membarrier(2) is killed. The call waits for a grace period, some 10 ms. */
+static void kill_for_barriers(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+
+	FILTER_CALLS(code, 0);
+}
+
+static void use_ring(struct io_uring *one)
+{
+	for (int i = 1; i <= 3; i++) {
+		prepare_nop(one, i);
+		submit(one, 1);
+		expect(one, i, 0);
+	}
+}
+
+static void exit_after_use_of(struct io_uring *one)
+{
+	use_ring(one);
+	_exit(0);
+}
+
+/* As a server does that makes a ring for each child: each connection would begin with that wait. */
+static void children_join_without_a_barrier(void)
+{
+	struct io_uring rings[3];
+	pid_t child, grandchild;
+
+	for (int i = 0; i < 3; i++) {
+		init_ring(&rings[i], 8, 0);
+		use_ring(&rings[i]);
+	}
+	kill_for_barriers();
+	for (int i = 0; i < 2; i++) {
+		child = fork();
+		if (child == 0) {
+			grandchild = i == 1 ? fork() : -1;
+			if (grandchild == 0)
+				exit_after_use_of(&rings[2]);
+			if (grandchild > 0)
+				wait_for_child(grandchild);
+			exit_after_use_of(&rings[i]);
+		}
+		wait_for_child(child);
+	}
+}
+
+static void *sleep_on(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
+/* Another thread of the parent may be between its mark and the next load. So there the call has to be made. */
+static void a_child_of_threads_joins_by_a_barrier(void)
+{
+	pthread_t thread;
+	pid_t child;
+	int status;
+
+	init_ring(&ring, 8, 0);
+	CHECK(pthread_create(&thread, NULL, sleep_on, NULL) == 0);
+	kill_for_barriers();
+	child = fork();
+	if (child == 0)
+		exit_after_use_of(&ring);
+	CHECK(waitpid(child, &status, 0) == child);
+	if (getenv("ANYRING_BACKEND")) /* not on the kernel's ring */
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS);
+	else
+		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+CASES({"joins", children_join_without_a_barrier},
+      {"joins-threads", a_child_of_threads_joins_by_a_barrier},
+      {"unwiped-borrows", unwiped_borrows},
       {"unwiped-closes-pipe", unwiped_closes_pipe},
       {"unwiped-raw", unwiped_raw},
       {"unwiped-turns", unwiped_turns},

@@ -11,9 +11,10 @@ use crate::memory::view::View;
 use crate::memory::Memory;
 use crate::os::{user_read, user_write};
 use crate::shared::control::Control;
+use crate::shared::fences;
 use crate::Errno;
 use anyring_abi::*;
-use core::sync::atomic::{compiler_fence, Ordering};
+use core::sync::atomic::Ordering;
 
 /// The setup flags that the program may choose for a resize.
 const CHOSEN: u32 = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
@@ -44,7 +45,7 @@ pub fn resize(guard: &mut RingGuard, address: u64) -> Result<u32, Errno> {
     let header = control.header();
     // As in `submit`: a process that joins waits until the resize is over, and then finds the new areas.
     header.submitter.store(control.member + 1, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
+    fences::order_mark();
     let resized = match header.shared.load(Ordering::Relaxed) {
         0 => replace_areas(guard, layout, params, address),
         _ => Err(Errno::INVAL),

@@ -17,6 +17,7 @@ use crate::op::{self, definition, AtOnce, Definition, Direction, FileUse, Identi
 use crate::request::drain::Drain;
 use crate::request::{Request, Target};
 use crate::ring::batch::Poster;
+use crate::shared::fences;
 use crate::stats::Path;
 use crate::wq::creds::Claim;
 use crate::{alloc, stats, Errno};
@@ -51,10 +52,9 @@ impl RingGuard {
         self.queue.begin_together();
         let control = self.control;
         let header = control.header();
-        // Stored before `shared` is read. No barrier is needed in between: a process that sets `shared` forces a
-        // barrier (`Control::begin_sharing`).
+        // Stored before `shared` is read.
         header.submitter.store(control.member + 1, Ordering::Relaxed);
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        fences::order_mark();
         if header.shared.load(Ordering::Relaxed) == 0 && self.accepts_runs() {
             let mut run = self.begin_run(to_submit, self.memory.view.load_mapped(word::SQ_TAIL));
             self.complete_run(&mut run);

@@ -10,7 +10,7 @@
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `shared::member` | |
 //! | `generation`, `entries`, `area` | a process that resizes the ring, if no other process uses it; `entries` also the maker | see `ring::resize` |
-//! | `label` | the maker | see `shared::label` |
+//! | `label`, `maker_depth` | the maker | see `shared::label`, `shared::fences` |
 //! | `waiters` | the holder of `post_lock` (see [`Waiters`]) | |
 //! | `room_waiters` | each thread that waits for room in the SQ, which counts itself | the polling thread reads it after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
@@ -28,11 +28,12 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::arch::LARGEST_PAGE_BYTES;
 use crate::os::calls;
 use crate::os::{Os, Sys};
+use crate::shared::fences;
 use crate::shared::label::Label;
 use crate::shared::waiters::Waiters;
 use crate::Errno;
 use anyring_abi::Cqe;
-use core::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
 
 /// Number of CQEs that the shared backlog holds. Further CQEs stay in the posting process until there is room.
@@ -73,6 +74,8 @@ pub struct Header {
     pub submitter: AtomicU32,
     /// Not 0 once the process that made the ring has died.
     pub maker_died: AtomicU32,
+    /// The maker's depth (`shared::fences`). Stored before the ring has a number.
+    pub maker_depth: AtomicU32,
     /// Not 0 once a member shares its descriptors with another process. Record locks do not conflict between such
     /// processes, so the locks no longer show which members live.
     pub locks_are_blind: AtomicU32,
@@ -275,9 +278,7 @@ impl Control {
         let header = self.header();
         if header.shared.load(Ordering::Relaxed) == 0 {
             header.poster.store(self.member + 1, Ordering::Relaxed);
-            // No barrier before the second load, since a process that sets `shared` forces a barrier on all processes
-            // (`begin_sharing`).
-            compiler_fence(Ordering::SeqCst);
+            fences::order_mark();
             if header.shared.load(Ordering::Relaxed) == 0 {
                 return PostLock { control: self, header, word: &header.poster };
             }

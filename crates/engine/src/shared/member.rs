@@ -9,8 +9,9 @@
 //! any descriptor of the engine's end also releases the lock, so that end is never duplicated.
 //!
 //! The process that makes a ring is member 0. A forked child joins at its first call on the ring. Until the first
-//! child joins, the maker takes SQEs and posts without compare-and-swap. That child sets `shared` and forces a memory
-//! barrier on every thread of the machine. It then waits for a submission or post that began before.
+//! child joins, the maker takes SQEs and posts without compare-and-swap. That child sets `shared`. Unless the maker has
+//! fences (`shared::fences`), it forces a memory barrier on every thread of the machine. It then waits for a submission
+//! or post that began before.
 //!
 //! A process that notices a death takes over the dead member's requests in flight and its part of the waiters'
 //! counts. A process that waits on the ring checks every [`CHECK_NS`]. A process that joins checks the number that it
@@ -21,8 +22,9 @@ use crate::descriptors::LOCKS_FROM;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, Os, Sys};
 use crate::shared::control::{Control, MEMBERS};
+use crate::shared::fences;
 use crate::Errno;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{fence, AtomicU32, Ordering};
 
 /// The longest sleep, in nanoseconds, of a thread that waits on a shared ring before it checks for dead members.
 pub const CHECK_NS: u64 = 100_000_000;
@@ -68,6 +70,7 @@ impl Control {
         self.lock_file = lock_file;
         let _ = record_lock(self.lock_file, libc::F_SETLK, libc::F_WRLCK, MAKER);
         self.header().members_end.store(MAKER + 1, Ordering::Relaxed);
+        self.header().maker_depth.store(fences::depth(), Ordering::Relaxed);
         self.member(MAKER).joined.store(1, Ordering::Relaxed);
         self.member = MAKER;
     }
@@ -95,11 +98,13 @@ impl Control {
         if header.shared.load(Ordering::Acquire) == SHARED {
             return false; // partner: the Release store below
         }
-        // SeqCst, with the barrier below: a process that does not read this store has set its mark in `submitter` or
-        // `poster` by then.
+        // SeqCst, with the maker's fence or the barrier below: a process that does not read this store has set its mark in
+        // `submitter` or `poster` by then.
         header.shared.fetch_max(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         const GLOBAL: usize = 1; // MEMBARRIER_CMD_GLOBAL
-        if check(syscall(libc::SYS_membarrier, [GLOBAL, 0, 0, 0, 0, 0])).is_err() {
+        let is_fenced = fences::are_made_by(header.maker_depth.load(Ordering::Relaxed));
+        if !is_fenced && check(syscall(libc::SYS_membarrier, [GLOBAL, 0, 0, 0, 0, 0])).is_err() {
             // The call is unavailable. Wait a millisecond, which is long for a store buffer.
             let _ = Sys::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
         }

@@ -205,6 +205,11 @@ pub(super) fn threads() -> Option<u32> {
     u32::try_from(links).ok()?.checked_sub(2)
 }
 
+/// True if the process has only the calling thread; false if that is unknown, as without /proc.
+pub fn is_surely_alone() -> bool {
+    threads() == Some(1)
+}
+
 /// True if the process has only the calling thread; false if that is unknown. Without /proc, this calls unshare(2):
 /// the kernel lets only a process with one thread unshare its threads. A seccomp filter may kill for that call.
 pub fn is_alone() -> bool {
