@@ -131,6 +131,18 @@ fn tee_is_refused_before_it_waits(cx: &Context) {
     assert_eq!(ring.run(tee(fd(&from), fd(&socket))), -EINVAL, "no pipe");
 }
 
+/// The ring is not readable: no data could come from it.
+#[case]
+fn splice_of_a_ring_is_einval(cx: &Context) {
+    let ((from, mut writer), (_reader, to)) = (pipe(), pipe());
+    let (mut ring, other) = (cx.ring(4), cx.ring(4));
+    assert_eq!(ring.run(sqe::splice(other.fd, -1, fd(&to), -1, 1)), -EINVAL);
+    assert_eq!(ring.run(sqe::splice(fd(&from), -1, other.fd, -1, 1)), -EINVAL, "an empty pipe");
+    writer.write_all(b"a").expect("write");
+    assert_eq!(ring.run(sqe::splice(fd(&from), -1, other.fd, -1, 1)), -EINVAL);
+    assert_eq!(ring.run(sqe::splice(other.fd, -1, fd(&to), -1, 0)), 0, "nothing to move");
+}
+
 #[case]
 fn splice_file_to_file_is_einval(cx: &Context) {
     let (from, to) = (file("f", b"abc"), file("g", b""));
