@@ -111,8 +111,14 @@ fn report_line(what: std::fmt::Arguments) {
     let left = room.len();
     let length = 399 - left;
     line[length] = b'\n';
+    // A limit of the program's would cut the line.
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a local that outlives the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    set_soft_limit(libc::RLIMIT_FSIZE, limit.rlim_max);
     // SAFETY: writes from a local; the descriptor is the watcher's report.
     unsafe { libc::write(REPORT_FD, line.as_ptr().cast(), length + 1) };
+    set_soft_limit(libc::RLIMIT_FSIZE, limit.rlim_cur);
 }
 
 /// The shared page with the number of the current step.
