@@ -190,11 +190,16 @@ impl Model {
         (capacity - inside).max(0) as u32
     }
 
-    /// Records that `bytes` were written at this end. A request that waits at the other end takes some of it.
+    /// Records that `bytes` were written at this end. A request that waits at the other end takes some of it. When it does
+    /// so differs (docs/limits.md), so the rest of the submission writes no more there, and uses none of its buffers.
     pub fn wrote(&mut self, end: End, bytes: u32) {
         let Some(other) = Self::other_side(end) else { return };
         *self.bytes.entry(other).or_default() += i64::from(bytes);
         if let Some(at) = self.waiting.iter().position(|waiting| waiting.end == Some(other)) {
+            self.exclude(Claim::of(end));
+            if self.group_users.contains(&self.waiting[at].id) {
+                self.exclude(Claim::Group(RING_GROUP));
+            }
             self.waiting.remove(at);
             self.read(other, bytes);
         }
