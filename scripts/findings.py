@@ -106,7 +106,7 @@ def make_image(path):
 def trace(anyring, backend, command, report, may_lose=False):
     words = [anyring, "trace", "--backend", backend, "--json", "-o", report, "--", *command]
     if backend == "kernel":
-        mount = 'mount -t tracefs tracefs /sys/kernel/tracing && exec "$@"'
+        mount = '[ -d /sys/kernel/tracing/instances ] || mount -t tracefs tracefs /sys/kernel/tracing && exec "$@"'
         words = ["unshare", "--mount", "sh", "-c", mount, "sh", *words]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
