@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const ENTRIES: usize = 64;
-/// Number of tries. Each figure is the least of them. A busy machine disturbs most tries.
+/// Number of tries. Most figures are the least of them. A busy machine disturbs most tries.
 const TRIES: usize = 12;
 const ROUNDS: u32 = 50;
 /// Number of requests in a call where the cost of the call itself hardly matters.
@@ -114,16 +114,22 @@ fn measure(by_kernel: bool) -> Option<Costs> {
 }
 
 /// CPU time of one call: the least average of the tries, each of `rounds` calls.
-fn least(rounds: u32, mut call: impl FnMut() -> Option<()>) -> Option<f64> {
-    let mut least = f64::MAX;
-    for _ in 0..TRIES {
+fn least(rounds: u32, call: impl FnMut() -> Option<()>) -> Option<f64> {
+    tries(rounds, call)?.first().copied()
+}
+
+/// CPU time of one call: the average of each try, the least first.
+fn tries(rounds: u32, mut call: impl FnMut() -> Option<()>) -> Option<[f64; TRIES]> {
+    let mut all = [0.0; TRIES];
+    for each in &mut all {
         let begin_ns = cpu_ns();
         for _ in 0..rounds {
             call()?;
         }
-        least = least.min((cpu_ns() - begin_ns) / f64::from(rounds));
+        *each = (cpu_ns() - begin_ns) / f64::from(rounds);
     }
-    Some(least)
+    all.sort_by(f64::total_cmp);
+    Some(all)
 }
 
 /// Number of times that threads of this process have slept.
@@ -300,17 +306,18 @@ impl Client {
     }
 
     /// Makes FSYNCs of a file in memory. An FSYNC always goes to a worker, and this one has nothing to do there. Returns
-    /// the cost of one, and how often threads slept for it.
+    /// the cost of one, and how often threads slept for it. The cost is the median: on a busy machine waking a thread is
+    /// sometimes cheap.
     fn syncs(&mut self) -> Option<(f64, f64)> {
         const SYNCS: u32 = 100;
         let file = memfd_create("anyring-costs", MemfdFlags::CLOEXEC).ok()?;
         let before = switches();
-        let cost = least(SYNCS, || {
+        let costs = tries(SYNCS, || {
             self.push(Sqe { opcode: Opcode::Fsync as u8, fd: file.as_raw_fd(), ..Sqe::default() });
             self.enter(1, 1)?;
             self.reap().map(drop)
         })?;
-        Some((cost, (switches() - before) as f64 / f64::from(TRIES as u32 * SYNCS)))
+        Some((costs[TRIES / 2], (switches() - before) as f64 / f64::from(TRIES as u32 * SYNCS)))
     }
 
     /// Receives from a socket without data, without waiting for it.
