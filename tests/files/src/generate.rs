@@ -93,7 +93,7 @@ impl Generator {
         }
     }
 
-    /// Chooses a size, most often one in the middle: a file that is cut to nothing tells little.
+    /// Chooses a size, most often one in the middle: a file that is cut to nothing is no good test.
     fn size(&mut self) -> u32 {
         let size = self.random.u32(0..=FILE_BYTES);
         match self.random.u32(0..8) {

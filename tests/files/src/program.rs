@@ -25,7 +25,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Returns the offset behind its last byte.
+    /// Returns the offset after its last byte.
     pub fn end(self) -> u32 {
         self.at + self.len
     }
@@ -34,11 +34,11 @@ impl Range {
 /// The descriptor that a request works by. Each process has all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opened {
-    /// Without further flags: transfers go through the page cache.
+    /// Opened without further flags: transfers go through the page cache.
     Plain,
-    /// With O_DIRECT.
+    /// Opened with O_DIRECT.
     Direct,
-    /// With O_APPEND: each write begins at the file's end.
+    /// Opened with O_APPEND: each write begins at the file's end.
     Append,
 }
 
@@ -91,7 +91,7 @@ impl Allocation {
         }
     }
 
-    /// True if it moves the bytes behind its range.
+    /// True if it moves the bytes after its range.
     pub fn moves(self) -> bool {
         matches!(self, Allocation::Collapse | Allocation::Insert)
     }

@@ -72,7 +72,7 @@ impl Together {
         Ok(())
     }
 
-    /// Tells the others that this process fails.
+    /// Makes the others fail, too.
     pub fn fail(&self) {
         self.shared.failed.store(1, Ordering::Relaxed);
     }
