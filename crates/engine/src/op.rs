@@ -24,6 +24,7 @@ pub mod poll;
 pub mod rw;
 pub mod selection;
 pub mod splice;
+mod stamps;
 pub mod sync;
 mod table;
 pub mod timeout;

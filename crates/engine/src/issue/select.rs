@@ -17,7 +17,7 @@ use crate::resource::buf_ring::Choice;
 use crate::ring::batch::Poster;
 use crate::ring::RingGuard;
 use crate::{descriptors, stats, Errno};
-use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use anyring_abi::{Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::ops::ControlFlow;
 
 impl RingGuard {
@@ -204,7 +204,10 @@ impl RingGuard {
         self.record_of(id, |it| it.shoots());
         let more = if mutated(Mutation::ShotWithoutMore) { 0 } else { IORING_CQE_F_MORE };
         let cqe = Cqe { user_data, res: result, flags: flags | more };
-        self.post(cqe, Poster::Task);
+        match flags & IORING_CQE_F_32 != 0 {
+            true => self.post_large(cqe, self.slab[id].op.extra().unwrap_or_default(), Poster::Task),
+            false => self.post(cqe, Poster::Task),
+        }
         if self.chaos.is_some() {
             chaos::after_shot(self, id, cqe);
         }

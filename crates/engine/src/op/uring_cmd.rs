@@ -1,13 +1,14 @@
 //! URING_CMD: commands to the file that the SQE names. Sockets have several commands, block devices one. A command that
 //! only a driver has fails as on a kernel without that driver.
 
-use super::{call, Context, Operation, Punt, Verdict};
+use super::operation::OnRing;
+use super::{call, stamps, Context, Direction, Operation, Punt, Verdict};
 use crate::os::{file_status, version};
 use crate::Errno;
 use anyring_abi::{
-    Sqe, IORING_URING_CMD_FIXED, IORING_URING_CMD_MULTISHOT, IOSQE_BUFFER_SELECT, SOCKET_URING_OP_GETSOCKNAME,
-    SOCKET_URING_OP_GETSOCKOPT, SOCKET_URING_OP_SETSOCKOPT, SOCKET_URING_OP_SIOCINQ, SOCKET_URING_OP_SIOCOUTQ,
-    SOCKET_URING_OP_TX_TIMESTAMP,
+    Sqe, IORING_CQE_F_32, IORING_URING_CMD_FIXED, IORING_URING_CMD_MULTISHOT, IOSQE_BUFFER_SELECT,
+    SOCKET_URING_OP_GETSOCKNAME, SOCKET_URING_OP_GETSOCKOPT, SOCKET_URING_OP_SETSOCKOPT, SOCKET_URING_OP_SIOCINQ,
+    SOCKET_URING_OP_SIOCOUTQ, SOCKET_URING_OP_TX_TIMESTAMP,
 };
 
 /// `BLOCK_URING_CMD_DISCARD` of linux/blkdev.h.
@@ -20,9 +21,10 @@ const BLKDISCARD: usize = 0x1277;
 pub struct UringCmd {
     /// `cmd_op`, whose meaning depends on the file.
     command: u32,
-    /// `level` and `optname` of a socket option, the address of a buffer for a name, or the first byte to discard.
+    /// `level` and `optname` of a socket option, the address of a buffer for a name, or the first byte to discard. The
+    /// seconds of a timestamp.
     addr: u64,
-    /// `optval`, the address of a name's length, or the number of bytes to discard.
+    /// `optval`, the address of a name's length, or the number of bytes to discard. A timestamp's nanoseconds.
     addr3: u64,
     /// `optlen`, or 1 to ask for the peer's name.
     file_index: u32,
@@ -75,10 +77,26 @@ impl UringCmd {
                 };
                 call(number, [socket, self.addr as usize, value, 0, 0, 0])
             }
-            // Timestamps come only in CQEs of 32 bytes. The engine does not support them, and refuses the command as
-            // the kernel does without such CQEs.
+            // Timestamps come only in CQEs of 32 bytes (`issue_on`).
             SOCKET_URING_OP_TX_TIMESTAMP if is_internet(domain(fd)?) => Err(Errno::INVAL),
             _ => domain(fd).and(Err(Errno::OPNOTSUPP)),
+        }
+    }
+
+    /// Posts the next timestamp. The kernel's request ends only when it is cancelled.
+    fn next_stamp(&mut self, fd: i32) -> Verdict {
+        match domain(fd).map(is_internet) {
+            Ok(true) => {}
+            Ok(false) => return Verdict::error(Errno::OPNOTSUPP),
+            Err(error) => return Verdict::error(error),
+        }
+        match stamps::take(fd) {
+            Ok(Some(stamp)) => {
+                [self.addr, self.addr3] = stamp.time;
+                Verdict::Shot { result: stamp.key, flags: stamp.flags | IORING_CQE_F_32 }
+            }
+            Ok(None) => Verdict::WouldBlock(Direction::Read), // an event reports errors in any direction
+            Err(error) => Verdict::error(error),
         }
     }
 
@@ -112,6 +130,21 @@ impl Operation for UringCmd {
             Err(Errno::NOTSOCK) => self.of_other(context),
             answer => Verdict::of(answer),
         }
+    }
+
+    fn issue_on(&mut self, ring: &mut impl OnRing, fd: i32) -> Verdict {
+        if self.is_multishot() && ring.has_large_cqes() && domain(fd) != Err(Errno::NOTSOCK) {
+            return self.next_stamp(fd);
+        }
+        self.issue(Context { fd, nonblock: true })
+    }
+
+    fn is_multishot(&self) -> bool {
+        self.command == SOCKET_URING_OP_TX_TIMESTAMP
+    }
+
+    fn extra(&self) -> Option<[u64; 2]> {
+        self.is_multishot().then_some([self.addr, self.addr3])
     }
 
     fn refused_by_ring(&self) -> Option<Errno> {

@@ -1,6 +1,7 @@
 //! URING_CMD: commands of sockets, and files without commands.
 
 use super::prelude::*;
+use std::time::Duration;
 
 topic!(since: "6.7", source: "io_uring_enter(2), io_uring/cmd_net.c, io_uring/uring_cmd.c");
 
@@ -305,19 +306,17 @@ fn discards(cx: &Context) {
     assert_eq!(ring.run(command(fd(&device), SOCKET_URING_OP_SIOCINQ)), -EINVAL);
 }
 
+/// Asks for times of sent data without the data, in the clock of the system.
+fn ask_for_times(socket: &impl std::os::fd::AsRawFd, kinds: u32) {
+    let other = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &(kinds | other));
+}
+
 /// The command reports when sent data left, until it is cancelled. The ring has CQEs of 32 bytes.
 #[case(own_flags, since = "6.17")]
 fn timestamps_of_large_cqes(cx: &Context) {
     let (client, _server) = tcp_pair();
-    let wanted = libc::SOF_TIMESTAMPING_TX_SOFTWARE
-        | libc::SOF_TIMESTAMPING_SOFTWARE
-        | libc::SOF_TIMESTAMPING_OPT_ID
-        | libc::SOF_TIMESTAMPING_OPT_TSONLY;
-    // SAFETY: the option is one word.
-    let set = unsafe {
-        libc::setsockopt(fd(&client), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, (&raw const wanted).cast(), 4)
-    };
-    assert_eq!(set, 0);
+    ask_for_times(&client, libc::SOF_TIMESTAMPING_TX_SOFTWARE);
     let mut ring = cx.ring_with(4, IORING_SETUP_CQE32);
     ring.go(command(fd(&client), SOCKET_URING_OP_TX_TIMESTAMP).data(1));
     ring.expect_quiet();
@@ -328,6 +327,48 @@ fn timestamps_of_large_cqes(cx: &Context) {
     }
     ring.go(sqe::cancel(1, 0).data(2));
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+/// A CQE's second half has the seconds and nanoseconds, and its flags say which event the time is of.
+#[case(own_flags, since = "6.18")]
+fn timestamps_have_a_kind_and_a_time(cx: &Context) {
+    for (flags, size) in [(IORING_SETUP_CQE32, 0), (IORING_SETUP_CQE_MIXED, IORING_CQE_F_32)] {
+        let (client, _server) = tcp_pair();
+        ask_for_times(&client, libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_TX_SOFTWARE);
+        let mut ring = cx.ring_with(4, flags);
+        let begun = since_epoch();
+        (&client).write_all(b"x").expect("write");
+        ring.go(command(fd(&client), SOCKET_URING_OP_TX_TIMESTAMP).data(1));
+        let entries = if size == 0 { 2 } else { 4 };
+        ring.enter(0, entries, IORING_ENTER_GETEVENTS, 0, 0);
+        let seen = [(); 2].map(|()| ring.peek_whole().expect("a CQE"));
+        let mut kinds = seen.map(|(cqe, _)| cqe.flags);
+        kinds.sort_unstable();
+        // SCM_TSTAMP_SND and SCM_TSTAMP_SCHED, from bit 17 on.
+        assert_eq!(kinds, [0, 1 << 17].map(|kind| kind | IORING_CQE_F_MORE | size));
+        for (_, time) in seen {
+            let [seconds, nanoseconds] = time.expect("a second half");
+            let time = Duration::new(seconds, nanoseconds as u32);
+            assert!(begun <= time && time <= since_epoch(), "{begun:?} {time:?}");
+        }
+    }
+}
+
+fn since_epoch() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time after 1970")
+}
+
+/// A socket that queues errors has its times reported, too.
+#[case(own_flags, since = "6.17")]
+fn timestamps_where_errors_are_queued(cx: &Context) {
+    let (client, _server) = tcp_pair();
+    ask_for_times(&client, libc::SOF_TIMESTAMPING_TX_SOFTWARE);
+    set_option(&client, libc::SOL_IP, libc::IP_RECVERR, &1);
+    let mut ring = cx.ring_with(4, IORING_SETUP_CQE32);
+    (&client).write_all(b"x").expect("write");
+    ring.go(command(fd(&client), SOCKET_URING_OP_TX_TIMESTAMP));
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags & IORING_CQE_F_MORE), (0, IORING_CQE_F_MORE));
 }
 
 /// A command whose `addr` is a socket's name, with its length at `addr3`.
