@@ -227,6 +227,11 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     Ok(())
 }
 
+/// True if [`open`] has succeeded.
+pub fn are_open() -> bool {
+    SOURCE.lock().is_some_and(|source| !matches!(*source, Source::Nowhere))
+}
+
 /// Counts a program that cannot be served, in the file whose name is the string at `path`, made if missing. If there
 /// is room, also records the message `child` about the program in that file. Keeps nothing open, and allocates
 /// nothing, since it runs just before an exec, perhaps in a child of vfork(2).

@@ -6,6 +6,7 @@ use crate::{
 };
 use anyring_engine::forced::{point, Point};
 use anyring_engine::{alloc, os, process, thread};
+use anyring_serve::engine;
 use anyring_serve::environment::{self, EXPENDABLE};
 use core::ffi::{c_char, c_int};
 
@@ -63,6 +64,7 @@ extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list:
             thread::prepare();
             process::at_fork(renew_after_fork);
             unwind::prepare();
+            engine::open_counters();
             if !backend::kernel_is_first() {
                 signals::begin();
                 raw::start();

@@ -570,3 +570,30 @@ fn a_truncated_file_of_events_ends_nobody() {
     goes_on_without("a_truncated_file_of_events_ends_nobody", "events", "ANYRING_TRACE", &file);
     drop(reader);
 }
+
+/// A server that is started by root counts, although it cannot open the file by the time of its first ring.
+#[test]
+fn a_program_that_has_given_up_root_counts() {
+    const NAME: &str = "a_program_that_has_given_up_root_counts";
+    if let Some(reason) = no_reference().or_else(no_liburing) {
+        return skip(NAME, reason);
+    }
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip(NAME, "only root can become another user");
+    }
+    let file = scratch("engine").join("counters-of-another-user");
+    let _ = std::fs::remove_file(&file); // of a run that failed
+    let library = built().shared;
+    let environment = [
+        ("LD_PRELOAD", library.as_path()),
+        ("ANYRING_BACKEND", Path::new("user")),
+        ("ANYRING_STATS", file.as_path()),
+    ];
+    let output = run(&program("environment"), "another-user", &environment);
+    assert!(output.status.success(), "{}", text(&output));
+    let counters = std::fs::read(&file).expect("the file of counters");
+    std::fs::remove_file(&file).expect("remove it");
+    let snapshot = anyring_engine::stats::Snapshot::from_bytes(&counters).expect("counters");
+    assert_eq!(snapshot.rings, 1);
+}

@@ -53,6 +53,14 @@ pub fn renew_after_fork() {
     }
 }
 
+/// Opens the file of counters at the program's start. Before its first ring a program may become a user who cannot.
+/// [`prepare`] tries again what fails here, and logs the reason.
+pub fn open_counters() {
+    if let Some(file) = variable("ANYRING_STATS") {
+        let _ = stats::open(Some(&file));
+    }
+}
+
 /// Opens the log, the counters and the file of events, and makes bad addresses in the engine's copies of program
 /// memory harmless. Does so once, before the first ring. A signal handler that interrupts this in the same thread
 /// continues without the preparation.
@@ -68,8 +76,10 @@ pub fn prepare<H: Host>() {
         spin::allow(place::may_spin);
     }
     let file = variable("ANYRING_STATS");
-    if let Err(error) = stats::open(file.as_deref()) {
-        log::line(&format!("the counters are kept in private memory: {error}"));
+    if file.is_none() || !stats::are_open() {
+        if let Err(error) = stats::open(file.as_deref()) {
+            log::line(&format!("the counters are kept in private memory: {error}"));
+        }
     }
     if file.is_some() {
         let refusal = probe::kernel_refusal();

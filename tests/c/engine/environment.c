@@ -46,4 +46,15 @@ static void backends_are_as_at_the_start(void)
 	CHECK(syscall(SYS_io_destroy, context) == 0);
 }
 
-CASES({"cleared", backends_are_as_at_the_start})
+/* A server: it has a title of its own, and gives up root before it makes its first ring. */
+static void ring_of_another_user(void)
+{
+	struct io_uring ring;
+
+	write_over_environment();
+	CHECK(setresuid(65534, 65534, 65534) == 0);
+	init_ring(&ring, 4, 0);
+	io_uring_queue_exit(&ring);
+}
+
+CASES({"cleared", backends_are_as_at_the_start}, {"another-user", ring_of_another_user})
