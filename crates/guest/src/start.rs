@@ -197,6 +197,7 @@ fn prepare() -> Result<(), &'static str> {
     descriptors::set_closes_are_seen(true);
     keep_host_open();
     engine::open_log();
+    engine::open_counters();
     Ok(())
 }
 

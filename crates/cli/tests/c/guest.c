@@ -898,6 +898,11 @@ int main(int count, char **words) {
         print_mask(words[2]);
         return 0;
     }
+    if (count > 2 && strcmp(words[1], "user") == 0) {
+        CHECK(setuid(atoi(words[2])) == 0);
+        nop();
+        return 0;
+    }
     if (count > 2 && strcmp(words[1], "queued") == 0) many_queued = atoi(words[2]);
     if (count > 2 && strcmp(words[1], "chain") == 0) {
         chain(atoi(words[2]));

@@ -35,6 +35,30 @@ fn static_programs_run_in_an_empty_root() {
     }
 }
 
+/// A server that is started by root counts, although it cannot open the file by the time of its first ring.
+#[test]
+fn a_guest_that_has_given_up_root_counts() {
+    const TEST: &str = "a_guest_that_has_given_up_root_counts";
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip(TEST, "only root can become another user");
+    }
+    let Some(program) = program(Linked::Static) else { return };
+    let file = scratch("run").join("counters-of-another-user");
+    let _ = fs::remove_file(&file); // of a run that failed
+    let mut command = Command::new(HOST);
+    let output = run(command
+        .args(["run", "--backend", "user", "--stats"])
+        .arg(&file)
+        .arg("--")
+        .arg(program)
+        .args(["user", "65534"]));
+    assert!(output.status.success(), "{}", text(&output));
+    let printed = run(Command::new(HOST).args(["stats", "--json"]).arg(&file));
+    fs::remove_file(&file).expect("remove it");
+    assert!(String::from_utf8_lossy(&printed.stdout).contains("\"rings\": 1,"), "{}", text(&printed));
+}
+
 #[test]
 fn a_program_of_any_libc_is_a_guest_without_the_library() {
     let alone = scratch("run").join("alone");
