@@ -12,7 +12,7 @@
 #            from it. With ADD=1 these runs are added to the existing record. With KERNEL=7.3 the cases run on that
 #            kernel of Debian's, in QEMU (scripts/host.sh names the kernels). Then tests/conformance/oracle-7.3.json
 #            gets the answers that differ from that record, and the cases of later names. Cases that fail there are
-#            named and left out. FILTER=TEXT limits the run to the cases with this text in their names
+#            named and left out. FILTER="TEXT..." limits the run to the cases with one of these words in their names
 #   case     runs one case on the kernel, then on anyring, and compares the answers
 #
 # With ANYRING_KERNEL=7.3 the engine answers as that kernel, and its answers are compared with that kernel's record.
@@ -73,14 +73,15 @@ skip() {
 
 # oracle_of KERNEL: prints the output of the cases on that kernel, and stores the record that they made.
 oracle_of() {
-  local file=$here/tests/conformance/oracle-$1.json status=0
+  local file=$here/tests/conformance/oracle-$1.json status=0 filters=() word
+  for word in ${FILTER:-}; do filters+=(--filter "$word"); done
   export HOST_PROGRAMS=$bin/anyring-conformance HOST_TIMEOUT_S=${HOST_TIMEOUT_S:-1800}
   # shellcheck disable=SC2016 # for the shell over there
   "$here/scripts/host.sh" "$bin" "$1" sh -c 'status=0 kernel=$1 && shift && cd /tmp
     case " $* " in *" --add "*) cp "/lists/oracle-$kernel.json" record ;; esac
     anyring-conformance --quiet --confirm 3 --jobs 16 --repeat 3 --record record --beside /lists/oracle.json "$@" || status=1
     echo "--- record" && cat record
-    exit $status' sh "$1" ${FILTER:+--filter "$FILTER"} ${ADD:+--add} >"$folder/said" || status=$?
+    exit $status' sh "$1" "${filters[@]}" ${ADD:+--add} >"$folder/said" || status=$?
   sed '/^--- record$/,$d' "$folder/said"
   sed '1,/^--- record$/d' "$folder/said" >"$folder/record"
   # A record that was cut off is not stored.
