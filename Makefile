@@ -18,7 +18,7 @@ STEPS := setup format lint doc commits build-tests prose weight unit loom simula
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         chaos differential hostile files-soak fio-verify simulation-soak sanitizers e2e-soak findings refused denied-soak calls containers hosts engines aarch64 \
         dist-test dist-soak packages packages-aarch64 embedding
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos denied-soak sanitizers containers hosts engines aarch64 dist-test dist-soak packages packages-aarch64 embedding,$(SOAK))
+LOADED := unit conformance files e2e $(filter-out setup-soak build-tests chaos files-soak fio-verify denied-soak sanitizers containers hosts engines aarch64 dist-test dist-soak packages packages-aarch64 embedding,$(SOAK))
 
 # Where `make install` puts files; scripts/install.sh explains each variable.
 export DESTDIR PREFIX LIBDIR STRIP
