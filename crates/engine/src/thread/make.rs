@@ -60,8 +60,8 @@ pub(super) enum Like {
 /// memory.
 static CREATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the needed functions of libc itself, before the process's first engine thread. This is best done when the process
-/// begins, since the loader may be locked later, in a forked child even forever.
+/// Finds the needed functions of libc itself, before the process's first engine thread. This is best done when the
+/// process begins, since the loader may be locked later, in a forked child even forever.
 pub fn prepare() {
     if CREATE.load(Ordering::Relaxed) == 0 {
         count::prepare();
