@@ -77,7 +77,7 @@ fn record_near(id: u32, named: Option<Named>) {
     address.store(named.map_or(0, |named| named.address), Ordering::Release);
 }
 
-/// Returns the ring of the context at `address`. `None` if the context is not one of the first.
+/// Returns the ring of the context at `address`. `None` if the context has no entry in [`NEAR_CONTEXTS`].
 fn find_near(id: u32, address: u64) -> Option<&'static Ring> {
     let (near, ring) = NEAR_CONTEXTS.get(id as usize)?;
     // Acquire: partner is the Release store in `record_near`.

@@ -27,7 +27,7 @@ pub(crate) struct Known {
     pub opcode: u8,
 }
 
-/// The kind of an event. All kinds but the last five are io_uring tracepoints of the kernel: see
+/// The kind of an event. The kinds before [`Enter`](Kind::Enter) are io_uring tracepoints of the kernel: see
 /// include/trace/events/io_uring.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]

@@ -10,8 +10,7 @@
 pub enum Breaks {
     /// Only the ring on which the engine was working.
     Ring,
-    /// No ring. A call that makes a ring fails with EIO, and any other call continues as if the engine were not
-    /// there.
+    /// No ring. A call that makes a ring fails with EIO, and any other call continues as without the engine.
     Nothing,
 }
 

@@ -150,7 +150,7 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     let hybrid_alone = has(IORING_SETUP_HYBRID_IOPOLL) && !has(IORING_SETUP_IOPOLL);
     let two_sizes = has(IORING_SETUP_CQE32) && has(IORING_SETUP_CQE_MIXED)
         || has(IORING_SETUP_SQE128) && has(IORING_SETUP_SQE_MIXED);
-    // A polling thread goes by the SQ's tail, which a ring with IORING_SETUP_SQ_REWIND does not use.
+    // A polling thread follows the SQ's tail, which a ring with IORING_SETUP_SQ_REWIND does not use.
     let rewinds_wrongly =
         has(IORING_SETUP_SQ_REWIND) && (has(IORING_SETUP_SQPOLL) || !has(IORING_SETUP_NO_SQARRAY));
     if polled_and_notified
@@ -168,7 +168,7 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
 
 /// Makes the state of a ring without a descriptor and without memory that a program could map.
 pub fn private_state() -> Result<Box<State>, Errno> {
-    // Distinguishes the lives of rings. The cookies of sockets count from 1.
+    // Tells one use of a ring from the next, and from rings with a socket, whose cookies count from 1.
     static LIVES: AtomicU64 = AtomicU64::new(1 << 63);
     let memory = Memory::private(Layout::new(1, &Params::default())?)?;
     let mut made = Unpublished { memory: Some(memory), control: None, program_end: None };

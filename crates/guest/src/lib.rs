@@ -1,5 +1,5 @@
-//! Runs a program that LD_PRELOAD does not reach (statically linked, of musl, for another glibc) in its own process,
-//! and serves its io_uring there.
+//! Runs a program that LD_PRELOAD does not reach (statically linked, of musl, for another glibc) in its own
+//! process, and serves io_uring in that process.
 //!
 //! The executable `anyring`, the *host*, is linked statically with a glibc of its own. It maps the *guest* next to
 //! itself. A seccomp filter traps the calls of the guest's code that concern io_uring, threads, signals and exec. Each

@@ -1,7 +1,7 @@
 //! Serves a trapped instruction: from its SIGSYS to the call, and back.
 //!
-//! The way is [`anyring_serve::crossing`]. Each thread has its own stacks for it, and the call is made in the host's
-//! world.
+//! The path is that of [`anyring_serve::crossing`]. Each thread has its own stacks for it, and makes the call in
+//! the host's world.
 
 use crate::arch::trap::Registers;
 use crate::arch::{self, crossing, patch};

@@ -76,9 +76,9 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     made
 }
 
-/// Makes an engine ring with the parameters of a refused ring, except that it does not attach to the kernel ring named
-/// there. It gets its own workers, or its own polling thread. These cannot be shared between the two sides, and the
-/// interface does not promise that they are.
+/// Makes an engine ring with the parameters of a refused ring, but attaches it to no kernel ring. The engine ring
+/// gets its own workers, or its own polling thread. The two sides cannot share these, and the interface does not
+/// promise that rings share them.
 fn make_detached<H: Host>(entries: u32, params: *mut Params) -> Option<isize> {
     let given = sys::read_program(params.cast_const()).filter(|given| given.flags & IORING_SETUP_ATTACH_WQ != 0)?;
     // This io_uring_enter(2) changes nothing in a ring, and shows whether the file is a ring.

@@ -1,9 +1,9 @@
 //! The file systems of a ring's files, and whether they read and write without waiting (RWF_NOWAIT). On a file system
 //! that does not, every request goes to a worker, even if its data is in the page cache.
 //!
-//! anyring's engine reports why a worker gets a request. For the kernel's rings, the tracer tries RWF_NOWAIT once for
-//! each file system. It uses an unnamed file (O_TMPFILE) of 4 KiB in the folder of the first file that it sees there.
-//! If the tracer may not create that file, nothing is known of the file system.
+//! anyring's engine reports why a worker gets a request. For the kernel's rings, the tracer tries RWF_NOWAIT once
+//! for each file system. It uses an unnamed file (O_TMPFILE) of 4 KiB in the folder of the first file that it sees
+//! on that file system. If the tracer may not create that file, nothing is known of the file system.
 
 use crate::{Event, Processes};
 use anyring_engine::event::{FileKind, Kind};

@@ -104,8 +104,8 @@ fn scan(server: &Server, times: &str) {
     assert!(load.stdout.contains("number of failed transactions: 0 "), "{load}");
 }
 
-/// SIGKILL of a backend under load: the postmaster ends the others, makes new rings and recovers, and no transaction
-/// that ended is lost.
+/// SIGKILL of a backend under load: the postmaster ends the others, makes new rings and recovers, and no committed
+/// transaction is lost.
 fn kill_one_backend(server: &mut Server, round: usize) {
     let script = server.stage().file("scans.sql");
     let arguments = [

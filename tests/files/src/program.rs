@@ -31,7 +31,7 @@ impl Range {
     }
 }
 
-/// The descriptor that a request works by. Each process has all of them.
+/// The descriptor that a request uses. Each process has one of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opened {
     /// Opened without further flags: transfers go through the page cache.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The limit of a program, which takes less than a second on an idle machine.
+/// The time limit of a program, which takes less than a second on an idle machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The number of native runs in which an EIO of the file system must be seen.

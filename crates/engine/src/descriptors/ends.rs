@@ -26,9 +26,9 @@ pub(super) fn may_be_pipes() -> bool {
 pub struct EngineEnds {
     /// Sends bytes to the program's end. It reports when the last copy of that end closes.
     pub sender: i32,
-    /// The descriptor that becomes readable when another process wakes this ring's epoll waits. The POSIX locks of the
-    /// ring's members are on it. It is the other end of a socket pair. A pipe has one direction, and the program's
-    /// closes would release locks on it, so that a second pipe takes its place.
+    /// The descriptor that becomes readable when another process wakes this ring's epoll waits. The POSIX locks of
+    /// the ring's members are on it. With a socket pair it is `sender`. A pipe has one direction, and the program's
+    /// closes would release the locks on it, so with a pipe it is a second pipe.
     pub kicked: i32,
 }
 

@@ -3,23 +3,23 @@
 //!
 //! | `role` | meaning | who leaves it |
 //! |---|---|---|
-//! | free | nobody drives | a thread that waits in io_uring_enter(2), or the helper once the program has stayed away |
+//! | `free` | nobody drives | a thread that waits in io_uring_enter(2), or the helper once the program has stayed away |
 //! | a thread id | that thread drives, inside `driver::wait` | the thread, when it returns |
-//! | helper | the helper drives because the program stayed away | the next thread that asks to wait |
+//! | `helper` | the helper drives because the program stayed away | the next thread that asks to wait |
 //!
 //! | `helper` | what the helper does about the ring | who leaves it |
 //! |---|---|---|
-//! | absent | does not know the ring | the caller that leaves something pending hands the ring over |
-//! | resting | sleeps without regard to the ring | the caller that leaves something pending calls the helper |
-//! | called | will check whether the program calls again by itself | the helper, without the ring's lock |
-//! | urgent | will serve the ring now | the helper |
-//! | checking | checks the ring again after a period | the helper |
-//! | watching | sleeps on the poll set, until the next deadline | the helper, a thread that takes the role, a caller |
+//! | `absent` | does not know the ring | the caller that leaves something pending hands the ring over |
+//! | `resting` | sleeps without regard to the ring | the caller that leaves something pending calls the helper |
+//! | `called` | will check whether the program calls again by itself | the helper, without the ring's lock |
+//! | `urgent` | will serve the ring now | the helper |
+//! | `checking` | checks the ring again after a period | the helper |
+//! | `watching` | sleeps on the poll set, until the next deadline | the helper, a thread that takes the role, a caller |
 //!
 //! All of this changes under the ring's lock, with two exceptions. A thread that jumps out of a wait gives up the
-//! role without the lock, and the helper goes from called to checking without it. `visits` is the only word also read
-//! without the lock. So orderings are Relaxed, except where a word hands the ring over. The file makes no system
-//! call: `tests/loom.rs` model-checks it unchanged.
+//! role without the lock, and the helper goes from `called` to `checking` without it. `visits` is the only word
+//! also read without the lock. So orderings are Relaxed, except where a word hands the ring over. The file makes no
+//! system call: `tests/loom.rs` model-checks it unchanged.
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -34,8 +34,7 @@ const URGENT: u32 = 3;
 const CHECKING: u32 = 4;
 const WATCHING: u32 = 5;
 
-/// Number of periods in a row without a call of the program. After that many, the program is known to poll the CQ
-/// only.
+/// Number of periods in a row without a call of the program. After these the program is known to only poll the CQ.
 const KNOWN: u32 = 3;
 
 /// Outcome of trying to take the role.

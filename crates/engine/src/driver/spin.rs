@@ -29,7 +29,7 @@ const ENOUGH: u8 = 4;
 const SHARE: u64 = 100;
 /// The most time that may be saved up for such spins.
 const MOST_CREDIT_NS: u64 = 4 * LONGEST_NS;
-/// The time after which it is asked again whether the thread may spin.
+/// The time after which the engine checks again whether the thread may spin.
 const ASKED_AFTER_NS: u64 = 100_000_000;
 /// The time without spins after the first harm, and after much of it.
 const FIRST_PAUSE_NS: u64 = 10_000_000;
@@ -97,7 +97,7 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Makes what is learned of a ring whose thread spins from its first wait on.
+    /// Makes the state of a ring that has learned to spin before its first wait.
     #[cfg(test)]
     pub fn eager(limits: Limits) -> Spin {
         allow(|| true);

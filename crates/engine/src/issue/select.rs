@@ -75,7 +75,7 @@ impl RingGuard {
         Ok(())
     }
 
-    /// Gives back the buffer that the request holds, if any. The kernel would not have chosen it.
+    /// Gives back the buffer that the request holds, if any: the kernel would have chosen none.
     fn give_back_held(&mut self, op: &mut Op) {
         let Some(selection) = op.selection() else { return };
         if let Some(mut held) = selection.held.take() {

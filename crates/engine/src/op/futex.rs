@@ -32,7 +32,7 @@ pub const WORDS_MAX: usize = 128;
 pub struct Word {
     /// The address in program memory, which may be invalid.
     pub address: u64,
-    /// The value that the program expects there.
+    /// The value that the program expects at `address`.
     pub value: u32,
     /// `FUTEX2_*`.
     pub flags: u32,

@@ -63,8 +63,8 @@ impl ForkPage {
         Some(unsafe { &*word.add(2) })
     }
 
-    /// Returns the word's address if the word can be read without a check, since it reads 0 in a forked child. `None`
-    /// if the page may be absent there.
+    /// Returns the word's address if the word can be read without a check, since it reads 0 in a forked child.
+    /// `None` if the child may lack the page.
     pub fn wiped_word(&self) -> Option<*mut AtomicU32> {
         let page = self.page.load(Ordering::Acquire); // partner: the Release in `replace`
         (page & ABSENT == 0).then_some(page as *mut AtomicU32)

@@ -32,7 +32,7 @@ impl Ring {
             self.numbers.store(0, Ordering::Relaxed);
             self.dropped.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
-            // These may be left from a former life of this ring.
+            // These may be left from an earlier use of this ring.
             let Ring { left, arrived, messages, retired, holder_work, .. } = self;
             drop((arrived.take(left), messages.take(left), retired.take(left), holder_work.take(left)));
             left.forget(Left::UNANNOUNCED | Left::OWED);

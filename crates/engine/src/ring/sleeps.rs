@@ -202,9 +202,9 @@ impl Sleep {
         }
     }
 
-    /// Makes other threads regard the thread as awake, and gives the driver role away. The frame that sleeps may never
-    /// come back. The thread counts as if in a call, on which no other thread relies. No lock is taken, since its
-    /// holder may sleep.
+    /// Makes other threads regard the thread as awake, and gives the driver role away, since the frame that sleeps
+    /// may never come back. The thread counts as one inside a call, and no other thread relies on such a thread. No
+    /// lock is taken, since its holder may sleep.
     fn suspend(self) {
         self.ring.callers.fetch_add(1, Ordering::Relaxed);
         self.wake_up();

@@ -238,7 +238,7 @@ fn a_number_that_is_being_closed_is_not_mistaken_for_a_duplicate() {
         program.close();
         IS_CLOSED.store(true, Ordering::Relaxed);
         other.join().expect("a thread that looks");
-        // By now another test may have made the same ring in its next life.
+        // By now another test may have reused the ring.
         let is_named = table::ring(fd).is_some_and(|named| core::ptr::eq(named, ring));
         assert!(!is_named || ring.cookie.load(Ordering::Relaxed) != 0, "number {fd} names a ring that has ended");
     }

@@ -12,7 +12,7 @@ use crate::os::{self, handlers, owner, Os, Sys};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a thread needs of its stack.
+/// Bytes that a thread needs of its stack.
 const STACK_BYTES: usize = 256 * 1024;
 /// Bytes of a stack that libc takes for thread-local memory, which the program's libraries may have much of.
 static LOCAL_BYTES: AtomicUsize = AtomicUsize::new(0);

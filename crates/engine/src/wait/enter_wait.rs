@@ -24,7 +24,7 @@ use core::sync::atomic::Ordering;
 /// The completions and times that io_uring_enter(2) was asked to wait for.
 #[derive(Clone, Copy)]
 pub struct WaitOptions {
-    /// Number of completions that must be there.
+    /// Number of completions to wait for.
     pub min_complete: u32,
     /// The time at which the wait gives up, by `clock`. `None`: it does not give up.
     pub deadline_ns: Option<u64>,

@@ -60,9 +60,9 @@ fn now_ns() -> u64 {
     Sys::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Starts the helper's thread. False if it cannot be made. In one of the program's signal handlers only the maker can
-/// make it. Without a maker this returns false there, and the thread's next call tries again. After `TRIES` failures
-/// the thread is made in the handler all the same.
+/// Starts the helper's thread. False if it cannot be made. In one of the program's signal handlers only the maker
+/// can make it. Without a maker a call from a handler returns false, and the thread's next call tries again. After
+/// `TRIES` failures the handler makes the thread all the same.
 pub fn start((): ()) -> bool {
     const TRIES: u32 = 3;
     static TRIED: AtomicU32 = AtomicU32::new(0);

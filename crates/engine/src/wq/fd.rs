@@ -92,7 +92,7 @@ impl Number {
     }
 
     /// Waits until the thread `caller` has left `call_with`, or sleeps, which it does only inside its system call.
-    /// The wait takes some instructions, unless the thread was preempted there.
+    /// The wait takes a few instructions, unless the thread is preempted inside `call_with`.
     fn wait_for(&self, caller: u32) {
         /// Number of checks if the kernel does not say whether the thread sleeps. They take long enough for a thread
         /// that has a CPU.

@@ -9,7 +9,7 @@ use crate::wq::Job;
 use std::collections::{BTreeMap, TryReserveError, VecDeque};
 use std::sync::Arc;
 
-/// The file that a job changes: its device and its number there.
+/// The file that a job changes: its device and inode number.
 pub type Inode = (u64, u64);
 
 /// The jobs that wait for an earlier job on the same inode. An inode is present while one of its jobs runs, or is ready

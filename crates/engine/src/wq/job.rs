@@ -73,7 +73,7 @@ pub trait Origin: Sync {
 pub struct Job {
     /// The ring to bring the verdict to. Rings are never freed, and a ring with jobs is not reused.
     pub ring: &'static dyn Origin,
-    /// The ring's cookie when the job was made, which identifies one of its lives.
+    /// The ring's cookie when the job was made. A reused ring has another cookie.
     pub cookie: u64,
     /// The id of the request that the job belongs to, as a word.
     pub request: u64,

@@ -1,4 +1,4 @@
-//! The parts of the engine's `ring` that the files under test name.
+//! The parts of the engine's `ring` that the tested files refer to.
 
 #[path = "../../src/ring/arrivals.rs"]
 pub mod arrivals;

@@ -1,5 +1,5 @@
-//! Instructions that are replaced before they run ([`anyring_serve::patch::ahead`]), as in `patch.rs`:
-//! [`super::patch::patched`] continues as always.
+//! Replaces instructions before they run ([`anyring_serve::patch::ahead`]). A replaced instruction leads to
+//! [`super::patch::patched`], as one that `patch.rs` replaces after traps.
 
 use super::hot::{self, When};
 use super::object::Object;

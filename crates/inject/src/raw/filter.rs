@@ -159,7 +159,7 @@ fn addresses(
     mask: u32,
 ) -> impl Iterator<Item = Addresses> {
     bpf::by_upper_half(code).map(move |(high, low)| {
-        // Take only enough to see that they are too many for a program.
+        // Take only as many as show that a filter program cannot hold all.
         let here = return_address.clone().filter(|at| (at >> 32) as u32 == high).take(2 * LIMIT);
         let mut exact: Vec<u32> = here.map(|at| at as u32 & mask).collect();
         exact.sort_unstable();

@@ -1,9 +1,9 @@
-//! Islands, the pieces of code to which patched instructions jump, and the reporting of faults there.
+//! Islands, the pieces of code to which patched instructions jump, and the reporting of faults in them.
 //!
-//! The moved instructions may read and write the program's memory. If one faults, the program's signal handler and the
-//! core file show the instruction at its original place. For this, [`move_to_origin`] gets SIGSEGV and SIGBUS first,
-//! and sets the instruction pointer back. All other registers are the same there, so a handler may also return to that
-//! place.
+//! The moved instructions may read and write the program's memory. If one faults, the program's signal handler and
+//! the core file show the instruction at its original place. For this, [`move_to_origin`] gets SIGSEGV and SIGBUS
+//! first, and sets the instruction pointer back. All other registers have the same values at both places, so a
+//! handler may also return to the original one.
 
 use super::object::Object;
 use super::patch::patched;
@@ -172,7 +172,8 @@ pub fn sites_in(_code: &Range<usize>) -> impl Iterator<Item = usize> {
     core::iter::empty()
 }
 
-/// Makes faults on islands be reported at their original place. False if that is impossible.
+/// Installs the handlers that report a fault on an island at the instruction's original place. False if that is
+/// impossible.
 pub fn guard_faults() -> bool {
     let guarded = |signal: &i32| signals::install_guard(*signal, move_to_origin).is_ok();
     !signals::in_borrowed_memory() && [libc::SIGSEGV, libc::SIGBUS].iter().all(guarded)

@@ -24,7 +24,7 @@ pub struct Object {
     pub enters: bool,
     /// True if one of the instructions may change the identity of its thread.
     pub may_change_identity: bool,
-    /// A hash of the name of the object loaded there.
+    /// A hash of the object's name.
     pub name: u64,
     /// The memory for islands.
     pub islands: Region,

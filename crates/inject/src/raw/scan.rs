@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_bytes_inside_other_instructions_are_left() {
-        // jmp to a far place whose distance has the bytes, lea with such a displacement, a 64-bit constant.
+        // The bytes are in the distance of a jmp, in the displacement of a lea, and in a 64-bit constant.
         for other in [
             &[0xe9, 0x10, 0x0f, 0x05, 0x00][..],
             &[0x48, 0x8d, 0x05, 0x0f, 0x05, 0x00, 0x00],

@@ -33,7 +33,8 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 /// The error value of `signal` and its relatives.
 const SIG_ERR: sighandler_t = usize::MAX;
-/// The argument of sigset(3) that blocks a signal. Its answer has the same value if the signal was blocked before.
+/// The argument of sigset(3) that blocks a signal. sigset(3) also returns this value if the signal was blocked
+/// before.
 const SIG_HOLD: sighandler_t = 2;
 /// A flag of the kernel's interface only. A program that reads an action gets the flag in any case, also without this
 /// library.

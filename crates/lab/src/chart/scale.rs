@@ -49,12 +49,12 @@ impl Scale {
         self.kind == Kind::Logarithmic
     }
 
-    /// True if a place is on the axis.
+    /// True if `value` is on the axis.
     pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Returns the part of the axis: 0 at the lower end, 1 at the upper one.
+    /// Returns the position of `value` on the axis, from 0 (lower end) to 1 (upper end).
     pub fn part(&self, value: f64) -> f64 {
         let bend = |value: f64| match self.kind {
             Kind::Linear => value,

@@ -1,8 +1,8 @@
 //! Memory for the lists of arguments and of the environment that a new program gets.
 //!
-//! A list that is too long for the stack gets a mapping. A child of vfork(2) executes in its parent's memory, so the
-//! mapping would stay there. When such a child has gone, the kernel clears the word in that memory which
-//! set_tid_address(2) names.
+//! A list that is too long for the stack gets a mapping. A child of vfork(2) executes in its parent's memory, where
+//! the mapping would stay. When such a child has gone, the kernel clears the word that set_tid_address(2) names.
+//! Before the next mapping is made, mappings with a cleared word are unmapped.
 
 use crate::sys;
 use core::ffi::c_void;

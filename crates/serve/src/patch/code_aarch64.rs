@@ -226,8 +226,8 @@ pub fn places(code: core::ops::Range<usize>, bytes: usize, alignment: usize) -> 
     below.chain(above(HEAP, REACH as usize)).chain(above(STEP, HEAP)).filter(reaches)
 }
 
-/// Returns whether the page at `address` is guarded (BTI), according to the text of /proc/self/smaps. `None` if it is not
-/// there.
+/// Returns whether the page at `address` is guarded (BTI), according to `maps`, the text of /proc/self/smaps.
+/// `None` if the text does not have the page.
 pub fn is_guarded(maps: &str, address: usize) -> Option<bool> {
     let contains = |line: &str| {
         let (start, end) = line.split_once(' ')?.0.split_once('-')?;

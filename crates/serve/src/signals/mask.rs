@@ -144,8 +144,7 @@ pub unsafe fn save_in_environment(environment: *mut c_void) {
     unsafe { stamp(environment.byte_add(SAVED_MASK).cast()) };
 }
 
-/// Restores the program mask before longjmp(3) to the place where `environment` was filled, if the mask was saved
-/// there.
+/// Restores the program mask before longjmp(3), if `environment` holds a saved mask.
 ///
 /// # Safety
 /// `environment` is a jmp_buf that has been filled.

@@ -171,8 +171,8 @@ fn needs_no_timeout(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(argument), (0, vec![10]));
 }
 
-/// The result is 0 if a worker that sleeps in the call was interrupted in time, else ETIME. An open of a FIFO sleeps
-/// there.
+/// The result is 0 if a worker that sleeps in the call was interrupted in time, else ETIME. Here the call is an
+/// open of a FIFO.
 #[case]
 fn of_what_a_worker_sleeps_in(cx: &Context) {
     ends_in_time(cx, ms(50));

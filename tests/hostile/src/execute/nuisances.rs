@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The most threads of this kind.
 const MOST: usize = 8;
 
-/// One thread: its nuisance, as a number, and its seed. Written before it is made.
+/// One thread: its nuisance, as a number, and its seed. Written before the thread is made.
 struct Seat {
     kind: AtomicUsize,
     seed: AtomicU64,

@@ -8,8 +8,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The first number that the program never uses: it has fewer descriptors, and asks for none here. An open number
-/// from here on is the engine's.
+/// The first of the numbers that the program never uses: it has fewer descriptors, and asks for no such number. If
+/// such a number is open, it is the engine's.
 pub const NOBODYS: c_int = 3072;
 /// Number of these numbers: see `child::NUMBERS`.
 const COUNT: c_int = 1024;
@@ -128,8 +128,8 @@ fn outcome_of(fd: c_int, call: u8) -> Option<(&'static str, c_int, c_int)> {
     (answer >= 0 || error != libc::EBADF).then_some((what, answer, error))
 }
 
-/// The numbers 0 to 2 that the program has closed: bit n is number n. The store releases after the close, and a
-/// reader acquires.
+/// The numbers 0 to 2 that the program has closed, one bit each. The Release store comes after the close, and
+/// readers load with Acquire.
 static CLOSED: AtomicU32 = AtomicU32::new(0);
 
 /// Closes standard descriptors. Any file that the program opens from then on may get their numbers.

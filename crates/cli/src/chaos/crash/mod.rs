@@ -155,7 +155,7 @@ impl<'a> Crash<'a> {
     fn lose(&self, seed: u64, changes: &[Change]) -> Result<Loss, Failure> {
         let lot = mix(mix(seed) ^ 2);
         let mut place = (lot >> 8) as usize % changes.len();
-        // In three cases of four not right after a sync, when nothing can be lost.
+        // Right after a sync nothing can be lost. So three of four such places are moved before the sync.
         while !lot.is_multiple_of(4) && place != 0 && matches!(changes[place], Change::Sync { .. }) {
             place -= 1;
         }

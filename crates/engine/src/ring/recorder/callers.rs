@@ -1,6 +1,6 @@
-//! The places in the program from which it submits. Stacks of some of the calls are taken. A new stack is recorded as
-//! text, in as many FRAMES events as it needs. The CALLER event after these says that the thread's next call comes from
-//! there.
+//! The places in the program from which it submits. Stacks of some of the calls are taken. A new stack is recorded
+//! as text, in as many FRAMES events as it needs. The CALLER event after these says that the thread's next call has
+//! this stack.
 
 use super::Recorder;
 use crate::chaos::caller::number_of_stack;
@@ -37,7 +37,7 @@ impl Recorder {
         callers.calls <= FIRST || callers.calls.is_multiple_of(ONE_IN)
     }
 
-    /// Records where the call comes from that the thread is about to make.
+    /// Records from where the thread is about to make its call.
     #[cold]
     pub fn caller(&mut self, caller: &Caller) {
         let sum = caller.addresses().iter().fold(0, |sum, address| crate::chaos::mix(sum ^ *address as u64));

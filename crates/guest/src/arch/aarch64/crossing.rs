@@ -98,7 +98,7 @@ unsafe extern "C" {
     fn anyring_jump_on_stack();
 }
 
-/// The progress of a call in [`patched`] when it is at some instruction.
+/// How far a call in [`patched`] has got at a given instruction.
 pub enum Entering {
     /// The registers are as the island has left them.
     Nothing,
@@ -263,8 +263,8 @@ pub unsafe extern "C" fn clone_away(
 /// itself uses no stack.
 ///
 /// # Safety
-/// `entry` is that of a loaded program. `stack` is the place for the `count` words at `words`; the caller's own
-/// frames may be there.
+/// `entry` is that of a loaded program. The `count` words at `words` go to `stack`, where the caller's own frames
+/// may be.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn begin(entry: usize, stack: usize, words: *const usize, count: usize) -> ! {

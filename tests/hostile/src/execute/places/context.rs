@@ -117,7 +117,7 @@ impl Runner {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = work_in_handler as *const () as usize;
             action.sa_flags = libc::SA_ONSTACK;
-            // These signals are blocked in the handler: their frames, as large on the kernel, would leave no stack.
+            // These signals are blocked in the handler: their frames would fill the stack, on the kernel, too.
             for signal in SIGNALS {
                 libc::sigaddset(&mut action.sa_mask, signal);
             }

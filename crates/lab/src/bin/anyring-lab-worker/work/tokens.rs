@@ -60,7 +60,7 @@ fn time<M: Model>(work: &TokenPasses, model: impl FnOnce(&Field) -> Outcome<M>) 
     };
     pass(&mut field, work.passes / WARM_UP)?;
     let rate = pass(&mut field, work.passes)?;
-    // Each must come out of the pipe that it is in, once and only once.
+    // Each token must come out of the pipe that it is in, exactly once.
     field.gathering = true;
     pass(&mut field, u64::from(work.tokens))?;
     Ok(figure(rate, model.end()?))
