@@ -62,8 +62,9 @@ pub(crate) struct Around {
 }
 
 impl Around {
-    /// The number of times that threads slept for each request of a worker, by the number for a single such request
-    /// at a time. Workers that are kept busy sleep less; those that wait for each other's locks sleep more often.
+    /// The number of times that threads slept for each request of a worker, divided by the number for a single such
+    /// request at a time. Workers that are kept busy sleep less; those that wait for each other's locks sleep more
+    /// often.
     fn sleeps(&self) -> f64 {
         match self.spent.switches {
             Some(switches) if self.by_workers != 0 && self.costs.worker_switches >= 1.0 => {

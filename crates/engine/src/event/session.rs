@@ -38,7 +38,7 @@ use rustix::fd::AsRawFd;
 use rustix::fs::MemfdFlags;
 use std::sync::Arc;
 
-/// The value in the lower half of `reply` that refuses a trace request. Events already go elsewhere, or the memfd
+/// The value in the lower half of `reply` that refuses a trace request: events already go elsewhere, or the memfd
 /// cannot be used. Any other value is a descriptor's number plus 1.
 pub const REFUSED: u32 = u32::MAX;
 

@@ -55,7 +55,7 @@ impl Operation for EpollCtl {
         Verdict::of(call(libc::SYS_epoll_ctl, [args[0], args[1], args[2], event, 0, 0]))
     }
 
-    /// Makes a ring's CQEs turn it readable from now on, if the operation adds or changes a ring.
+    /// Lets CQEs make a ring's descriptor readable from now on, if the operation adds or changes a ring.
     fn look_up(&mut self, ring: &mut impl OnRing, _fd: i32) -> Result<(), Errno> {
         if let Some((fd, edge_triggered)) = self.watches_ring() {
             ring.watch_ring(fd, edge_triggered);

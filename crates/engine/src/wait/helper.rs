@@ -94,7 +94,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     // Another helper may have begun since this helper left the mailbox.
     let _ = THREAD.compare_exchange(thread_pointer(), 0, Ordering::Relaxed, Ordering::Relaxed);
     if !thread::is_needed() {
-        // Called only now, since it takes a while: a new ring gets another helper.
+        // This takes a while. A new ring need not wait for it, since it gets another helper.
         device::destroy_spare();
     }
     core::ptr::null_mut()

@@ -57,7 +57,7 @@ pub struct Slot {
     trapped_at: AtomicUsize,
     /// The lowest usable address, or 0 before the first use.
     base: AtomicUsize,
-    /// The thread whose [`Hint`] points here. Other threads do not take the slot as long as there are others.
+    /// The thread whose [`Hint`] points here. Other threads do not take this slot while another is free.
     keeper: AtomicU32,
     /// The alternate signal stack that is disabled during the emulation (address, size, flags); size 0 for none.
     alternate: [AtomicUsize; 3],

@@ -46,7 +46,7 @@ fn svg(workload: &WorkloadReport, width: u32) -> String {
     of(workload)[0].svg_element(width).expect("a drawing")
 }
 
-/// Returns the text in it, in the order of drawing, folded lines as lines.
+/// Returns the drawing's texts in their order. A line that was folded is several texts.
 fn words(svg: &str) -> Vec<String> {
     let texts = svg.split("<text ").skip(1).filter_map(|text| text.split_once('>')?.1.split_once("</text>"));
     texts.map(|(text, _)| text.trim().replace("&apos;", "'")).collect()

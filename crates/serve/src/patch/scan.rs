@@ -152,7 +152,7 @@ fn code_follows(code: &[u8], from: usize) -> bool {
 }
 
 /// Returns the constant that eax holds at `until`, if it was loaded into another register and copied. Decodes the
-/// code before once, in order.
+/// code before `until` once, in order.
 fn copied_number(code: &[u8], until: usize) -> Option<u64> {
     const BEFORE: usize = 256;
     let mut at = until.saturating_sub(BEFORE);

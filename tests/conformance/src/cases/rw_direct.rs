@@ -138,7 +138,7 @@ fn write_into_a_hole(cx: &Context) {
     assert!(is_all(&found[1 << 19..(1 << 19) + 4096], 60) && is_all(&found[(1 << 19) + 4096..], 0));
 }
 
-/// Reads and writes at offset -1 use the file position. It advances or not, depending on a wait for the device.
+/// Reads and writes at offset -1 use the file position. Whether it advances depends on a wait for the device.
 #[case(since = "5.6")]
 fn position_is_used(cx: &Context) {
     let (mut file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));

@@ -231,8 +231,8 @@ impl Model {
         self.connections
     }
 
-    /// True if a waiting request takes buffers of the ring group. Another one would make it open which gets which
-    /// buffer.
+    /// True if a waiting request takes buffers of the ring group. With another one, it would be open which of them
+    /// gets which buffer.
     pub fn group_is_held(&self) -> bool {
         self.group_users.iter().any(|id| self.waits(*id))
     }
