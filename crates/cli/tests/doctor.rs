@@ -198,7 +198,7 @@ fn a_process_that_runs_is_explained() {
                 .ok()
                 .map(|report| (printed.status.code(), report))
         };
-        // It may not have become the program yet, and the loader not have mapped the library.
+        // The child may not have executed the program yet, or the loader may not have mapped the library yet.
         let start = std::time::Instant::now();
         let is_there =
             |report: &serde_json::Value| report["name"] == "cat" && (!is_served || !report["way"].is_null());

@@ -32,7 +32,7 @@ pub struct Object {
 
 #[cfg_attr(target_arch = "aarch64", expect(dead_code))] // its islands are unmapped with the object
 impl Object {
-    /// Returns a value that differs for another object, or for the same at another place.
+    /// Returns a value that differs between objects, and between the places of one object.
     pub fn identity(&self) -> u64 {
         self.name ^ self.code.start as u64
     }
