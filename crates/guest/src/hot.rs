@@ -134,7 +134,7 @@ pub fn code_of_guest() -> Result<Vec<Mapping>, &'static str> {
     Ok(all)
 }
 
-/// Returns the mapping of the guest's code that has the instruction at `site`, among these.
+/// Returns the one of `mappings` that has the instruction at `site`.
 ///
 /// # Errors
 /// The reason why its instructions must not be replaced.

@@ -115,8 +115,9 @@ impl Gain {
     pub(crate) fn of(saved: Saved, spent: &Spent, traced_ns: f64) -> Option<Gain> {
         spent.costs?;
         let share = |part: f64, whole: f64| (100.0 * part / whole.max(1.0)).clamp(0.0, 99.0);
-        // The times that are saved were traced, too, so the elapsed time stays as it was. CPU time is a number of calls
-        // and their cost, which is measured without tracing. Tracing is taken to be at most three quarters of it.
+        // The times that are saved were traced, too, so the elapsed time stays as it was. CPU time is a number of
+        // calls and their cost, which is measured without tracing. At most three quarters of the CPU time count as
+        // tracing.
         let elapsed = share(saved.elapsed_ns, spent.elapsed_ns as f64);
         let used_ns = spent.cpu_ns.unwrap_or(spent.elapsed_ns) as f64;
         let cpu = share(saved.cpu_ns, (used_ns - traced_ns).max(used_ns / 4.0));

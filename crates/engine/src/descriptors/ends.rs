@@ -24,7 +24,7 @@ pub(super) fn may_be_pipes() -> bool {
 /// The engine's descriptors for one ring's descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineEnds {
-    /// Sends bytes to the program's end. It reports when the last copy of that end closes.
+    /// The descriptor that sends bytes to the program's end, and reports when the last copy of that end closes.
     pub sender: i32,
     /// The descriptor that becomes readable when another process wakes this ring's epoll waits. The POSIX locks of
     /// the ring's members are on it. With a socket pair it is `sender`. A pipe has one direction, and the program's

@@ -17,11 +17,11 @@ use crate::os;
 const LEAST_BYTES_ASLEEP: u64 = 1 << 20;
 /// A worker that has not begun after this time had no CPU, in nanoseconds.
 const LATE_NS: u64 = 400_000;
-/// The time without such reads after the first late one, and after many.
+/// The time for which workers copy nothing after the first late copy, and after many.
 const FIRST_PAUSE_NS: u64 = 10_000_000;
 const LONGEST_PAUSE_NS: u64 = 1_280_000_000;
 
-/// The pool's facts about such reads.
+/// The pool's facts about reads that workers copy.
 pub struct Parallel {
     /// Number of reads that are queued or being made.
     count: u32,

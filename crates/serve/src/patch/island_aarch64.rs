@@ -249,8 +249,8 @@ fn protect(address: usize, protection: i32) -> bool {
     unsafe { sys::call(libc::SYS_mprotect, [start, bytes, protection as usize, 0, 0, 0]) == 0 }
 }
 
-/// Returns the protection bit of guarded pages (BTI) if the code at this address is in one. mprotect(2) would take it
-/// away.
+/// Returns the protection bit of guarded pages (BTI) if the code at `address` is in such a page. An mprotect(2)
+/// without this bit would remove it.
 fn protection_of_guarded(address: usize) -> Result<i32, &'static str> {
     const PROT_BTI: i32 = 0x10;
     const HWCAP2_BTI: u64 = 1 << 17;
