@@ -148,6 +148,7 @@ static void record_locks_among_others(void)
 		{F_RDLCK, F_RDLCK, 0, 100, 20}, {F_RDLCK, F_WRLCK, 30, 10, 20},
 	};
 
+	need_proc();
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct flock own = {.l_type = cases[i].own, .l_start = cases[i].own_first, .l_len = 1};
 		char name[] = "locked-XXXXXX", other_name[] = "other-XXXXXX";
