@@ -116,11 +116,11 @@ impl Gain {
         spent.costs?;
         let share = |part: f64, whole: f64| (100.0 * part / whole.max(1.0)).clamp(0.0, 99.0);
         // The times that are saved were traced, too, so the elapsed time stays as it was. CPU time is a number of
-        // calls and their cost, which is measured without tracing. At most three quarters of the CPU time count as
+        // calls and their cost, which is measured without tracing. At most two thirds of the CPU time count as
         // tracing.
         let elapsed = share(saved.elapsed_ns, spent.elapsed_ns as f64);
         let used_ns = spent.cpu_ns.unwrap_or(spent.elapsed_ns) as f64;
-        let cpu = share(saved.cpu_ns, (used_ns - traced_ns).max(used_ns / 4.0));
+        let cpu = share(saved.cpu_ns, (used_ns - traced_ns).max(used_ns / 3.0));
         Some(match elapsed >= cpu {
             true => Gain { percent: elapsed, of: "elapsed" },
             false => Gain { percent: cpu, of: "cpu" },
