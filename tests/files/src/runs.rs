@@ -60,9 +60,10 @@ struct Sums {
 pub fn run(options: &RunOptions) -> Result<bool> {
     let runner = Runner::new(options)?;
     let (begun, sums) = (Instant::now(), Mutex::new(BTreeMap::<&Path, Sums>::new()));
+    let late = options.seeds.clock();
     options.seeds.each(|seed| {
         let mut any = false;
-        for folder in &options.folders {
+        for folder in options.folders.iter().take_while(|_| !late()) {
             let finding = runner.run_once(seed, folder, &options.without)?;
             let is_kernels = finding.as_ref().is_err_and(|text| runner.is_kernels(seed, folder, text));
             let mut sums = sums.lock().expect("no thread panics");
