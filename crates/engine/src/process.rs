@@ -15,7 +15,6 @@ use crate::ring::broken::contain_any;
 use crate::ring::holder_work::HolderWork;
 use crate::ring::table::{self, ring, rings};
 use crate::ring::{LockFailure, Ring};
-use crate::shared::fences;
 use crate::thread::tables;
 use crate::wq::creds::Claim;
 use crate::{identity, thread, Errno};
@@ -402,9 +401,7 @@ pub fn at_fork(renew: fn()) -> bool {
 /// handlers are deferred until the locks are free.
 pub fn forks() {
     handlers::enter_critical();
-    if thread::is_needed() {
-        fences::before_fork();
-    }
+    table::before_fork();
     changes::fork_begins();
 }
 
@@ -460,7 +457,6 @@ fn put_in_order(word: &AtomicU32) {
     standard::reset_after_fork(shared);
     // SAFETY: the word is zero only in a child that has not called the engine yet, where the forking thread is alone.
     unsafe {
-        fences::reset_after_fork();
         table::reset_after_fork();
         tables::reset_after_fork();
         changes::reset_after_fork();

@@ -13,6 +13,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::ring::helper;
 use crate::ring::holder_work::{Closing, HolderWork};
 use crate::ring::{LockFailure, Ring, State};
+use crate::shared::fences;
 use crate::stats;
 use crate::thread;
 use crate::thread::tables;
@@ -280,11 +281,19 @@ pub(crate) fn forget_ring(ring: &'static Ring) {
     drop(ring.leave_unused().map(|state| Remains { ring, state }));
 }
 
-/// Makes the lists usable in a forked child.
+/// Prepares the rings for a fork of the process.
+pub fn before_fork() {
+    if thread::is_needed() {
+        fences::before_fork(thread::is_surely_alone);
+    }
+}
+
+/// Makes the lists usable in a forked child, and counts the fork.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
 pub unsafe fn reset_after_fork() {
+    fences::reset_after_fork();
     // SAFETY: no other thread exists. Both are lists of references that only change by whole elements.
     unsafe {
         POOL.reset();

@@ -9,7 +9,6 @@
 //! the first process of the family to it.
 
 use crate::os::{borrowed, owner};
-use crate::thread;
 use core::sync::atomic::{compiler_fence, fence, AtomicU32, AtomicU64, Ordering};
 
 /// Number of forks between the first process and this one. Relaxed: it changes only in a child that has one thread.
@@ -38,13 +37,14 @@ pub fn order_mark() {
     }
 }
 
-/// Lets the process have fences from now on, if it can. Called before it forks.
-pub fn before_fork() {
+/// Lets the process have fences from now on, if it can. Called before it forks. `is_alone` says whether the process has
+/// only the calling thread.
+pub fn before_fork(is_alone: fn() -> bool) {
     let own = bit(depth());
     if FENCED.load(Ordering::Relaxed) & own == own || !owner::is_noticed() || borrowed::may_be() {
         return;
     }
-    if thread::is_surely_alone() {
+    if is_alone() {
         FENCED.fetch_or(own, Ordering::Relaxed);
     }
 }
