@@ -26,6 +26,9 @@ const MISSING: usize = 1;
 /// The process's first thread has left before others, by an exit(2) that was reported to [`exiting`]. libc still
 /// counts it.
 static LEADER_EXITED: AtomicBool = AtomicBool::new(false);
+/// libc's count when the fork was noticed that made this process; 0 before any. After _Fork(3) and clone(2) libc still
+/// counts the parent's threads.
+static LIBC_COUNT_AT_FORK: AtomicU32 = AtomicU32::new(0);
 /// A number of threads that /proc/sys/kernel/threads-max never allows, so no count of threads is that large.
 const MOST_THREADS: u32 = 1 << 24;
 
@@ -111,6 +114,18 @@ pub fn reset_after_fork() {
     RUNNING.store(0, Ordering::Relaxed);
     STARTING.store(0, Ordering::Relaxed);
     LEADER_EXITED.store(false, Ordering::Relaxed);
+    let count = libc_count().map_or(0, |count| count.load(Ordering::Relaxed));
+    LIBC_COUNT_AT_FORK.store(count, Ordering::Relaxed);
+}
+
+/// True if libc counts several program threads, but all except the caller may be those of the parent, of which one may
+/// have held a lock of libc's. Without /proc and below a filter, that is so until libc counts another thread.
+pub fn may_count_the_parents() -> bool {
+    let is_as_forked = |count: &AtomicU32| {
+        let at_fork = LIBC_COUNT_AT_FORK.load(Ordering::Relaxed);
+        at_fork != 0 && !are_there() && count.load(Ordering::Relaxed) == at_fork
+    };
+    program_has_several() && (is_alone() || threads().is_none() && libc_count().is_some_and(is_as_forked))
 }
 
 /// Called before a program thread calls exit(2). Does not return if that thread is the program's last.

@@ -103,7 +103,7 @@ pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
     prepare();
     // In a child of _Fork(3) or clone(2), libc still counts the parent's threads. One of those may have held malloc's
     // lock, which is never released in the child.
-    if count::program_has_several() && count::is_alone() {
+    if count::may_count_the_parents() {
         return false;
     }
     let old = change_mask(!open_signals());
