@@ -37,7 +37,8 @@ conformance() {
 # programs NAME PROFILE: runs the engine's C programs that depend on calls which the profiles refuse.
 programs() {
   local name=$1 profile=$2
-  ANYRING_TEST_BELOW="$folder/bin/anyring deny --profile $profile --" \
+  # Without RWF_NOWAIT each read goes to a worker, so that a program may take a minute beside load.
+  ANYRING_TEST_PATIENCE=600 ANYRING_TEST_BELOW="$folder/bin/anyring deny --profile $profile --" \
     "$lists/../../scripts/cargo-test.sh" --locked --quiet -p anyring-inject --test engine -- fork a_child_ generations \
     message_wakes deferred ping_pong losing_a flags_of record_locks whatever_cancels handler_ >"$folder/$name.log" 2>&1 ||
     touch "$folder/$name.failed"
