@@ -327,7 +327,7 @@ static void trigger(struct subject *s)
 	if (at("left"))
 		give_files_away(s);
 	arm_point();
-	if (at_one_of(" intake room prep attempt post posted settle sqpoll-ring ")) {
+	if (at_one_of(" intake room prep attempt post posted finish-batch sqpoll-ring ")) {
 		answer = submit_nops(s, 3, 0);
 		CHECK(answer_of_submitting(s, answer) == -EIO);
 	} else if (at("calls")) {
