@@ -118,8 +118,8 @@ pub fn reset_after_fork() {
     LIBC_COUNT_AT_FORK.store(count, Ordering::Relaxed);
 }
 
-/// True if libc counts several program threads, but all except the caller may be those of the parent, of which one may
-/// have held a lock of libc's. Without /proc and below a filter, that is so until libc counts another thread.
+/// True if libc counts several program threads, but all except the caller may be the parent's. One of those may have
+/// held a lock of libc's. Without /proc and below a filter, that is so until libc counts another thread.
 pub fn may_count_the_parents() -> bool {
     let is_as_forked = |count: &AtomicU32| {
         let at_fork = LIBC_COUNT_AT_FORK.load(Ordering::Relaxed);
