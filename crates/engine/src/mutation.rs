@@ -112,6 +112,10 @@ mutations! {
             "A CQE does not wake a thread that sleeps in an epoll wait of another process.";
         TheDeadAreNotBuried "the-dead-are-not-buried" Engine "requests_of_a_killed_owner_end",
             "Requests of a process that has died stay in flight.";
+        MakersHaveNoFences "makers-have-no-fences" Engine "a_child_joins_its_parents_ring_without_a_barrier",
+            "Decision 3: a process that forks gets no fences, so each child that joins forces a barrier.";
+        FencesBesideThreads "fences-beside-threads" Engine "a_child_of_several_threads_joins_by_a_barrier",
+            "Decision 3: a child forces no barrier although its parent had several threads when it forked.";
     }
     "register" {
         ProbeIsNotZeroed "probe-is-not-zeroed" Case "register::probe_that_is_not_zeroed_is_einval",

@@ -8,6 +8,7 @@
 //! A ring's maker is the joining process itself or one of its ancestors. It is identified by the number of forks from
 //! the first process of the family to it.
 
+use crate::mutation::{mutated, Mutation};
 use crate::os::{borrowed, owner};
 use core::sync::atomic::{compiler_fence, fence, AtomicU32, AtomicU64, Ordering};
 
@@ -44,7 +45,7 @@ pub fn before_fork(is_alone: fn() -> bool) {
     if FENCED.load(Ordering::Relaxed) & own == own || !owner::is_noticed() || borrowed::may_be() {
         return;
     }
-    if is_alone() {
+    if (is_alone() || mutated(Mutation::FencesBesideThreads)) && !mutated(Mutation::MakersHaveNoFences) {
         FENCED.fetch_or(own, Ordering::Relaxed);
     }
 }
